@@ -1,0 +1,25 @@
+# The four commands of this project. Each builds .venv by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format
+
+demo: .venv/ready         ## train on real captchas, score on held-out ones, read them
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: check               ## every check and every test
+	$(BIN)/python -m pytest --cov --cov-report=term tests
+
+check: .venv/ready        ## style, types, who-may-import-whom
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 12) else "inkmill needs Python 3.11 or 3.12; this is %d.%d: call make with PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,dev]'
+	touch $@

@@ -1,0 +1,46 @@
+"""The whole spec: TAO's OCRNet keys, and what they lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from inkmill.config.base import Section
+from inkmill.config.dataset import DatasetSpec
+from inkmill.config.model import ModelSpec
+from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSpec, InferenceSpec, PruneSpec
+from inkmill.config.train import TrainSpec
+
+
+class Spec(Section):
+    """Everything a run needs; each verb reads its own section, `model` and `dataset`."""
+
+    model_name: str = "ocrnet"
+    """TAO key; names the run."""
+    encryption_key: str | None = None
+    """TAO key; accepted and unused: inkmill's files are not encrypted."""
+    results_dir: str = "results"
+    """Folder of all results; each verb writes to results_dir/VERB."""
+    wandb: dict[str, Any] | None = None
+    """TAO key; accepted and unused: TensorBoard events are always written."""
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    """The recogniser."""
+    dataset: DatasetSpec = Field(default_factory=DatasetSpec)
+    """The data of training and validation."""
+    train: TrainSpec = Field(default_factory=TrainSpec)
+    """Training."""
+    evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec)
+    """Evaluation."""
+    inference: InferenceSpec = Field(default_factory=InferenceSpec)
+    """Reading images."""
+    prune: PruneSpec = Field(default_factory=PruneSpec)
+    """Pruning."""
+    export: ExportSpec = Field(default_factory=ExportSpec)
+    """Export to ONNX."""
+    dataset_convert: ConvertSpec = Field(default_factory=ConvertSpec)
+    """Conversion of data sets."""
+    gen_trt_engine: EngineSpec = Field(default_factory=EngineSpec)
+    """TensorRT engines."""
+    quantize: dict[str, Any] | None = None
+    """TAO key; accepted, not used yet."""

@@ -1,0 +1,169 @@
+"""The sections of the other verbs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from inkmill.config.base import Section
+from inkmill.config.dataset import Sources
+from inkmill.config.train import _as_ids
+
+
+class GpuSection(Section):
+    """What every verb that runs a model shares."""
+
+    num_gpus: int = Field(1, ge=0)
+    """GPUs to use; evaluation and reading use one."""
+    gpu_ids: Annotated[list[int], BeforeValidator(_as_ids)] = Field(default_factory=lambda: [0])
+    """Which GPUs."""
+    gpu_id: int | None = Field(None, ge=0)
+    """Older TAO spelling of gpu_ids."""
+    num_nodes: int = Field(1, ge=1)
+    """TAO key; one node is used."""
+    checkpoint: str | None = None
+    """The model: a .safetensors or .pth file of `train`."""
+    trt_engine: str | None = None
+    """A TensorRT engine to use instead."""
+    results_dir: str | None = None
+    """Where results go; {results_dir}/VERB by default."""
+    input_width: int | None = None
+    """TAO Deploy key; the model file knows its input size."""
+    input_height: int | None = None
+    """TAO Deploy key; the model file knows its input size."""
+
+
+class EvaluateSpec(GpuSection):
+    """`evaluate`."""
+
+    test: Sources = Field(default_factory=list)
+    """Test sets: paths, or {path, gt_file, format}."""
+    test_dataset_dir: str | None = None
+    """TAO: the test set, an LMDB folder or an image folder with test_dataset_gt_file."""
+    test_dataset_gt_file: str | None = None
+    """TAO: label file of the test folder."""
+    batch_size: int = Field(64, ge=1)
+    """Images a batch; the strings do not depend on it."""
+    workers: int = Field(2, ge=0)
+    """Loader processes."""
+    worst: int = Field(100, ge=0)
+    """How many errors the error page shows."""
+
+
+class InferenceSpec(GpuSection):
+    """`infer`."""
+
+    inference_dataset_dir: str | None = None
+    """TAO: folder of images, searched recursively."""
+    batch_size: int = Field(64, ge=1)
+    """Images a batch; the strings do not depend on it."""
+    workers: int = Field(2, ge=0)
+    """Loader processes."""
+
+
+class ConvertSpec(Section):
+    """`convert` (TAO's dataset_convert)."""
+
+    input_img_dir: str | None = None
+    """Folder of the images."""
+    gt_file: str | None = None
+    """Label file."""
+    results_dir: str | None = None
+    """Where the converted set goes; {results_dir}/dataset_convert/lmdb by default."""
+
+
+class PruneSetting(Section):
+    """How much is pruned, and what."""
+
+    mode: Literal["amount", "threshold", "experimental_hybrid"] = "amount"
+    """What decides which filters go."""
+    amount: float | None = Field(0.4, ge=0, le=1)
+    """Share of the filters to remove."""
+    threshold: float | None = Field(None, ge=0)
+    """Filters with a smaller relative norm go."""
+    granularity: int = Field(8, gt=0)
+    """Channel counts are kept at multiples of this."""
+    raw_prune_score: Literal["L1", "L2"] = "L1"
+    """Norm of a filter."""
+
+
+class PruneSpec(Section):
+    """`prune`."""
+
+    checkpoint: str | None = None
+    """The model to prune."""
+    gpu_id: int = Field(0, ge=0)
+    """Which GPU."""
+    results_dir: str | None = None
+    """Where results go."""
+    pruned_file: str | None = None
+    """The pruned model."""
+    prune_setting: PruneSetting = Field(default_factory=PruneSetting)
+    """How much is pruned."""
+
+
+class ExportSpec(Section):
+    """`export`."""
+
+    checkpoint: str | None = None
+    """The model to export."""
+    gpu_id: int = Field(0, ge=0)
+    """Which GPU."""
+    onnx_file: str | None = None
+    """The ONNX file to write."""
+    results_dir: str | None = None
+    """Where results go."""
+
+
+class CalibrationSpec(Section):
+    """INT8 calibration of a TensorRT engine."""
+
+    cal_image_dir: list[str] = Field(default_factory=list)
+    """Folders of images."""
+    cal_cache_file: str | None = None
+    """Calibration cache."""
+    cal_batch_size: int = Field(1, ge=1)
+    """Images a batch."""
+    cal_batches: int = Field(1, ge=1)
+    """Batches."""
+
+
+class TensorRTSpec(Section):
+    """How a TensorRT engine is built."""
+
+    data_type: Literal["FP32", "FP16", "INT8", "fp32", "fp16", "int8"] = "FP32"
+    """Arithmetic of the engine."""
+    workspace_size: int = Field(1024, ge=0)
+    """Largest workspace in MiB."""
+    min_batch_size: int = Field(1, ge=1)
+    """Smallest batch."""
+    opt_batch_size: int = Field(1, ge=1)
+    """Batch the engine is tuned for."""
+    max_batch_size: int = Field(1, ge=1)
+    """Largest batch."""
+    layers_precision: list[str] = Field(default_factory=list)
+    """`layer:precision` pairs."""
+    calibration: CalibrationSpec = Field(default_factory=CalibrationSpec)
+    """INT8 calibration."""
+
+
+class EngineSpec(Section):
+    """`engine` (TAO's gen_trt_engine)."""
+
+    results_dir: str | None = None
+    """Where results go."""
+    gpu_id: int = Field(0, ge=0)
+    """Which GPU."""
+    onnx_file: str | None = None
+    """The ONNX file."""
+    trt_engine: str | None = None
+    """The engine to write."""
+    timing_cache: str | None = None
+    """TensorRT timing cache."""
+    batch_size: int = -1
+    """TAO key; the batch sizes of `tensorrt` count."""
+    verbose: bool = False
+    """Print TensorRT's own messages."""
+    tensorrt: TensorRTSpec = Field(default_factory=TensorRTSpec)
+    """How the engine is built."""

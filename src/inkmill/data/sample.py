@@ -1,0 +1,118 @@
+"""What a data set gives (Sample), what a model is asked for (Target), and what a loader hands over (Batch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The characters in an image of text."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Polygons:
+    """Regions of an image, in pixels of the encoded image as a viewer shows it (EXIF rotation applied).
+
+    Attributes:
+        points: one (N, 2) float32 array of x, y a region; N >= 3.
+        ignore: True for a region that is neither right nor wrong to find.
+        texts: what each region says, where known, else empty strings.
+    """
+
+    points: tuple[NDArray[np.float32], ...]
+    ignore: tuple[bool, ...]
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The class names of an image, any number of them."""
+
+    names: tuple[str, ...]
+
+
+Target = Text | Polygons | Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One encoded image with its target.
+
+    Attributes:
+        key: unique within its source and stable: a relative path, an LMDB key, a member of a shard.
+        image: the file's bytes, as they are on disk.
+        target: what a model should answer.
+    """
+
+    key: str
+    image: bytes
+    target: Target
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A data set as an array: random access, nothing random about it.
+
+    A source can be pickled into a worker process; handles (LMDB environments, open files) are opened there on first
+    use, never carried over. `fingerprint` changes when the data change (it hashes names, sizes and times, not pixels).
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for tables: the folder's or file's own."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest that stands for the contents."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def get(self, index: int) -> Sample:
+        """Return sample `index`; raises DataError naming the key when its bytes cannot be had."""
+        ...
+
+    def key(self, index: int) -> str:
+        """Return the key of sample `index` without reading its image."""
+        ...
+
+    def target(self, index: int) -> Target:
+        """Return the target of sample `index` without reading its image."""
+        ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """One batch as a loader hands it over. In the last batch of an exact epoch rows may be missing, never repeated.
+
+    Attributes:
+        images: uint8 BHWC, RGB or gray (C = 3 or 1), fitted and augmented, not normalised: a NumPy array, or a torch
+            tensor on the training device.
+        widths: int32 (B,), columns of each image that hold picture; the rest is padding.
+        targets: the samples' targets, in order.
+        keys: the samples' keys, in order.
+        index: int64 (B,), positions in the source.
+    """
+
+    images: Any
+    widths: NDArray[np.int32]
+    targets: list[Target]
+    keys: list[str]
+    index: NDArray[np.int64]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def texts(self) -> list[str]:
+        """The targets as strings; only for batches of Text."""
+        return [t.value for t in self.targets if isinstance(t, Text)]

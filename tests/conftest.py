@@ -1,0 +1,19 @@
+"""Real data that every test may use."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+CAPTCHAS = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
+
+
+@pytest.fixture(scope="session")
+def captchas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of real captchas (labels.tsv, images/) that the project carries."""
+    place = tmp_path_factory.mktemp("captchas")
+    with tarfile.open(CAPTCHAS) as tar:
+        tar.extractall(place, filter="data")
+    return place / "captcha_digits4"
