@@ -1,0 +1,105 @@
+"""Writing files so that a crash leaves the old one or the new one, and a full disk is one sentence.
+
+Every file inkmill writes whole goes to a temporary name in the same folder first and is then moved over the old one
+with `os.replace`, which is atomic. An `OSError` on the way becomes an `OutputError` that says what and why.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from inkmill.errors import OutputError
+
+_REASONS = {
+    errno.EACCES: "permission denied; choose a place you may write to",
+    errno.EPERM: "the system does not allow it; choose a place you may write to",
+    errno.EROFS: "the file system is read-only; choose another place",
+    errno.ENOSPC: "the disk is full; free some space or choose another place",
+    errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
+    errno.EFBIG: "the file would be larger than this system allows",
+    errno.ENOENT: "no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder; a file was expected",
+    errno.EEXIST: "it already exists",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`",
+    errno.EIO: "the device reports an input/output error",
+}
+
+
+def explain(error: OSError) -> str:
+    """Return one sentence for an operating-system error: the file where it is known, and what to do."""
+    reason = _REASONS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn an OSError raised inside into an OutputError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0) or error.strerror or str(error)
+        raise OutputError(f"cannot write {path}: {reason}") from error
+
+
+def make_folder(path: str | Path) -> Path:
+    """Create a folder with its parents, where missing, and return it.
+
+    Raises:
+        OutputError: no permission, a file is in the way, the disk is full.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a file, and a folder is needed there")
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well it takes the place of `path`, else it is removed.
+
+    The bytes are on the disk before the move (fsync), so a power cut leaves the old file or the new one.
+
+    Raises:
+        OutputError: the folder or the file cannot be written.
+    """
+    path = Path(path)
+    make_folder(path.parent)
+    with writing(path):
+        # Not tempfile.mkstemp: its files are for their owner alone, and results are for everyone the umask allows.
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}{path.suffix or '.tmp'}"
+        temporary.open("xb").close()
+        try:
+            yield temporary
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+
+def write_bytes_atomic(path: str | Path, data: bytes) -> None:
+    """Write a whole file; raises OutputError."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text_atomic(path: str | Path, text: str) -> None:
+    """Write a whole text file, UTF-8 with the line ends of `text`; raises OutputError."""
+    write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def write_json_atomic(path: str | Path, data: Any) -> None:
+    """Write a whole JSON file, indented, UTF-8; raises OutputError, and ValueError for NaN, which JSON lacks."""
+    write_text_atomic(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
