@@ -1,0 +1,1 @@
+"""Characters: which ones a reader knows, how labels are normalised, and how strings become classes."""
