@@ -1,0 +1,1 @@
+"""How well a model reads: numbers from truths and predictions, without torch."""
