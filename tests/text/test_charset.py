@@ -159,6 +159,7 @@ def test_saved_list_reads_back_in_the_same_order(tmp_path_factory: pytest.TempPa
     assert not list(file.parent.glob(".saved*"))
 
 
-def test_saving_into_a_missing_folder_is_an_output_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot write the character list"):
-        Charset(("a",)).save(tmp_path / "no" / "list.txt")
+def test_saving_where_a_file_is_in_the_way_is_an_output_error(file: Path) -> None:
+    file.write_text("x")
+    with pytest.raises(OutputError, match="cannot write"):
+        Charset(("a",)).save(file / "list.txt")

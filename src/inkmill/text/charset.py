@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from inkmill.errors import CharsetError, OutputError
+from inkmill.errors import CharsetError
+from inkmill.files import write_text_atomic
 from inkmill.text.normalise import nfc
 
 # The largest public list has some 20,000 characters (90 KB); a file of megabytes is something else.
@@ -96,14 +97,7 @@ class Charset:
         Raises:
             OutputError: the place cannot be written.
         """
-        file = Path(path)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
-        try:
-            temporary.write_text("".join(f"{char}\n" for char in self.chars), encoding="utf-8", newline="\n")
-            temporary.replace(file)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise OutputError(f"cannot write the character list {file}: {error.strerror}") from error
+        write_text_atomic(Path(path), "".join(f"{char}\n" for char in self.chars))
 
     def unknown(self, text: str) -> str:
         """Return the characters of `text` that are not in the list, each once, in order of appearance."""
