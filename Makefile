@@ -21,5 +21,5 @@ format: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 12) else "inkmill needs Python 3.11 or 3.12; this is %d.%d: call make with PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,dali-cuda13,dev]'
 	touch $@
