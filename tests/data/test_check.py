@@ -13,10 +13,12 @@ import cv2
 import numpy as np
 import pytest
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.data.check import CheckRules, check, check_once
 from inkmill.data.check_report import CheckReport
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Labels, Target
+from inkmill.data.sources import open_source
 from inkmill.errors import DataError
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import make_codec
@@ -298,11 +300,19 @@ def test_rules_digest_tells_every_rule_apart() -> None:
     assert rules().digest() == base.digest()
 
 
-def test_real_captchas_are_all_fit_for_use(captchas: Path, memory: ModuleType) -> None:
-    lines = (captchas / "labels.tsv").read_text("utf-8").splitlines()[:300]
-    pairs = [line.split("\t") for line in lines]
-    rows = [((captchas / name).read_bytes(), label) for name, label in pairs if (captchas / name).is_file()]
-    assert len(rows) > 250
-    report = check(memory.MemorySource(rows), with_model(Fit(32, 96)))
-    assert report.lost == 0
+def test_real_folder_with_a_missing_a_cut_and_an_unlabelled_image(captchas: Path, tmp_path: Path) -> None:
+    lines = (captchas / "labels.tsv").read_text("utf-8").splitlines()[:1200]
+    names = [line.split("\t")[0] for line in lines]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((captchas / name).read_bytes())
+    (tmp_path / names[3]).unlink()
+    (tmp_path / names[1100]).write_bytes((tmp_path / names[1100]).read_bytes()[:300])
+    lines[7] = f"{names[7]}\t12345"
+    (tmp_path / "labels.tsv").write_text("\n".join(lines), "utf-8")
+    source = open_source(SourceSpec(path=str(tmp_path)))
+    report = check(source, with_model(Fit(32, 96), longest=4), workers=2)
+    assert report.counts == {"missing": 1, "unreadable": 1, "over_length": 1}
+    assert {entry.key for found in report.dropped.values() for entry in found} == {names[i] for i in (3, 7, 1100)}
+    assert len(report.keep) == 1197
     assert report.unseen == ()

@@ -23,6 +23,7 @@ RULES = CheckRules(Fit(32, 96), Charset(tuple("0123456789-<")), Normaliser(["typ
 class MemorySource:
     rows: list[tuple[bytes | None, str]]
     name: str = "memory"
+    notes: tuple[str, ...] = ("3 lines of <labels.tsv> were blank",)
 
     @property
     def fingerprint(self) -> str:
@@ -64,6 +65,7 @@ def test_page_shows_losses_by_reason_with_examples_and_pictures(tmp_path: Path) 
     assert "&#x27;a&#x27; U+0061" in text
     assert len(re.findall(r'<figure class="wrong">', text)) == 2
     assert len(re.findall(r'<figure class="ok"><img', text)) == 1
+    assert "<p>3 lines of &lt;labels.tsv&gt; were blank</p>" in text
     assert "<b>" not in text
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.check_report import CheckReport
 from inkmill.data.sample import Labels, Source, Text
+from inkmill.data.sources import notes_of
 from inkmill.errors import DataError
 from inkmill.report import Page, Picture
 
@@ -37,6 +38,8 @@ def write_page(path: str | Path, reports: Mapping[str, CheckReport], sources: Ma
     _add_shared(page, reports, sources)
     for name, report in reports.items():
         page.add_heading(name)
+        for note in notes_of(sources[name]):
+            page.add_text(note)
         _add_dropped(page, report, sources[name])
         _add_shapes(page, report)
         _add_characters(page, report)
