@@ -1,0 +1,57 @@
+"""`inkmill infer`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inkmill.cli.options import SpecFile, arguments, load, split_model
+
+
+class Format(StrEnum):
+    """How readings are printed."""
+
+    table = "table"
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+def infer(
+    given: Annotated[
+        list[str] | None,
+        arguments("MODEL | IMAGE | ", "The model, then images: files, folders, globs, @list.txt."),
+    ] = None,
+    spec: SpecFile = None,
+    kind: Annotated[
+        Format | None,
+        typer.Option("--format", help="Default: by the suffix of -o, else a table.", show_default=False),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here, whole or not at all.")] = None,
+) -> None:
+    """Read images: the text of each, and a confidence from 0 to 1.
+
+    The exit code is 1 when an image could not be read; the others are.
+    """
+    from inkmill.config.load import require
+
+    model, images, overrides = split_model(given)
+    loaded = load(spec, overrides, inference__checkpoint=model)
+    require(loaded, "inference.checkpoint", "infer")
+
+    from inkmill.cli.readings import write_readings
+    from inkmill.training.infer import infer as run
+
+    problems: list[str] = []
+    write_readings(run(loaded, images, problems=problems), kind or _by_suffix(output), output)
+    for problem in problems:
+        typer.echo(f"inkmill: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _by_suffix(output: Path | None) -> Format:
+    known = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl}
+    return known.get(output.suffix.lower(), Format.table) if output else Format.table

@@ -1,0 +1,56 @@
+"""What the verbs share: the spec option, the free arguments, and the way from both to a Spec.
+
+Nothing heavy is imported at the top of any file of this package, so that `inkmill --help` is instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from inkmill.config.spec import Spec
+
+MODEL_SUFFIXES = (".safetensors", ".pth", ".onnx")
+
+SpecFile = Annotated[
+    str | None,
+    typer.Option("-e", "--spec", metavar="FILE|PRESET", help="Spec file, or a preset: captcha, line, tao."),
+]
+
+
+def arguments(metavar: str, meaning: str) -> Any:
+    """Return typer's declaration of the free arguments of a verb: its own, then KEY=VALUE changes to the spec."""
+    help_text = f"{meaning} KEY=VALUE changes a key of the spec: train.num_epochs=20."
+    return typer.Argument(metavar=f"{metavar}KEY=VALUE", help=help_text.strip(), show_default=False)
+
+
+def split(given: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the positional arguments and the overrides of a command line."""
+    from inkmill.config.load import split_arguments
+
+    return split_arguments(given or [])
+
+
+def split_model(given: Sequence[str] | None) -> tuple[str | None, list[str], list[str]]:
+    """Return the model file, where the first argument is one, the other positional arguments, and the overrides."""
+    positional, overrides = split(given)
+    if positional and positional[0].endswith(MODEL_SUFFIXES):
+        return positional[0], positional[1:], overrides
+    return None, positional, overrides
+
+
+def load(spec: str | None, overrides: Sequence[str], **positional: Any) -> Spec:
+    """Return the Spec of a command line.
+
+    Args:
+        spec: what follows -e.
+        overrides: the KEY=VALUE arguments.
+        positional: values of keys given by position, with `__` for the dot; those that are None or empty are left out.
+    """
+    from inkmill.config.load import load_spec
+
+    given = [(key.replace("__", "."), value) for key, value in positional.items() if value]
+    return load_spec(spec, [*given, *overrides])

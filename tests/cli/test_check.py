@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inkmill.cli.main import run
+
+
+@pytest.fixture
+def some(captchas: Path, tmp_path: Path) -> Path:
+    """A small folder of real captchas with a label file."""
+    folder = tmp_path / "some"
+    (folder / "images").mkdir(parents=True)
+    lines = (captchas / "labels.tsv").read_text(encoding="utf-8").splitlines()[:40]
+    for line in lines:
+        shutil.copy(captchas / line.split("\t")[0], folder / "images")
+    (folder / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_good_set_leaves_its_page_and_exit_code_0(
+    some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", str(some), f"results_dir={tmp_path}/r"]) == 0
+    assert "40" in capsys.readouterr().out
+    assert (tmp_path / "r" / "check" / "check.html").stat().st_size > 1000
+    (report,) = json.loads((tmp_path / "r" / "check" / "check.json").read_text(encoding="utf-8")).values()
+    assert (report["samples"], report["kept"]) == (40, 40)
+    last = (tmp_path / "r" / "check" / "status.json").read_text(encoding="utf-8").splitlines()[-1]
+    assert json.loads(last)["status"] == "SUCCESS"
+
+
+def test_what_would_be_lost_is_named_and_too_much_of_it_is_exit_code_1(
+    some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for image in sorted((some / "images").iterdir())[:4]:
+        image.write_bytes(b"not an image")
+    assert run(["check", str(some), f"results_dir={tmp_path}/r"]) == 1
+    said = capsys.readouterr().out
+    assert "unreadable" in said
+    assert "36" in said
+    assert run(["check", str(some), f"results_dir={tmp_path}/r", "dataset.max_lost=0.2"]) == 0
+
+
+def test_labels_that_the_input_is_too_narrow_for_are_found(
+    some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", str(some), f"results_dir={tmp_path}/r", "model.input_width=8"]) == 1
+    assert "too narrow" in capsys.readouterr().out
+
+
+def test_two_sets_are_checked_beside_each_other(some: Path, tmp_path: Path) -> None:
+    shutil.copytree(some, tmp_path / "other" / "some")
+    assert run(["check", str(some), str(tmp_path / "other" / "some"), f"results_dir={tmp_path}/r"]) == 0
+    assert len(json.loads((tmp_path / "r" / "check" / "check.json").read_text(encoding="utf-8"))) == 2
+
+
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_missing_and_empty_sets_are_one_sentence(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("missing", "empty"):
+        assert run([verb, str(tmp_path / place), f"results_dir={tmp_path}/r"]) == 2
+        said = capsys.readouterr().err
+        assert str(tmp_path / place) in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_a_place_that_cannot_be_written_is_one_sentence(
+    verb: str, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert run([verb, str(some), f"results_dir={tmp_path}/file"]) == 2
+    assert f"cannot write {tmp_path}/file/{verb}: a part of the path is a file" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_sentence_and_the_status_says_failure(some: Path, tmp_path: Path) -> None:
+    limited = (
+        "import resource, signal\n"
+        "from inkmill.cli.main import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", limited, "check", str(some), f"results_dir={tmp_path}/r"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    place = tmp_path / "r" / "check"
+    assert (
+        ended.stderr == f"inkmill: cannot write {place}/check.html: the file would be larger than this system allows\n"
+    )
+    assert sorted(path.name for path in place.iterdir()) == ["experiment.yaml", "status.json"]
+    assert json.loads((place / "status.json").read_text(encoding="utf-8").splitlines()[-1])["status"] == "FAILURE"

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inkmill.cli.readings import write_readings
+from inkmill.errors import DataError
+from inkmill.runtime.reader import Reading
+
+READINGS = [Reading('a,"b', 0.98765, "x.png"), Reading("[red]đường[/red]", 1.0, "y.png"), Reading("", 0.0, "z.png")]
+
+
+def test_csv_survives_commas_quotes_and_diacritics(tmp_path: Path) -> None:
+    write_readings(READINGS, "csv", tmp_path / "out.csv")
+    rows = list(csv.reader(io.StringIO((tmp_path / "out.csv").read_text(encoding="utf-8"))))
+    assert rows[0] == ["file", "text", "confidence"]
+    assert rows[1:] == [["x.png", 'a,"b', "0.9877"], ["y.png", "[red]đường[/red]", "1.0000"], ["z.png", "", "0.0000"]]
+
+
+def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
+    write_readings(READINGS, "jsonl", tmp_path / "out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [reading.text for reading in READINGS]
+    assert json.loads(lines[0]) == {"file": "x.png", "text": 'a,"b', "confidence": 0.9877}
+
+
+def test_the_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    write_readings(READINGS, "table")
+    said = capsys.readouterr().out
+    assert "[red]đường[/red]" in said
+    assert "0.9877" in said
+
+
+def test_a_reading_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
+    def readings() -> Iterator[Reading]:
+        yield READINGS[0]
+        raise DataError("the disk with the images has gone")
+
+    with pytest.raises(DataError, match="has gone"):
+        write_readings(readings(), "csv", tmp_path / "out.csv")
+    assert list(tmp_path.iterdir()) == []
