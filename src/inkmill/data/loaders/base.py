@@ -1,0 +1,196 @@
+"""What every loader does alike: epochs, position, state, counting.
+
+A loader is an iterable of one epoch. A new `for` loop is a new epoch, also after leaving the last one early; right
+after `load_state_dict` it goes on where the state was taken instead. The state counts batches handed over, not those
+made ahead, so it fits on a few lines and is exact in the middle of an epoch, with any number of workers.
+
+A loader of another kind (DALI, say) derives from `Loader` and writes `_produce`: the batches of one epoch from a given
+one on, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import cached_property
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.keep import Store, open_store
+from inkmill.data.loaders.maker import Made
+from inkmill.data.loaders.plan import LoadPlan, Stats
+from inkmill.data.sample import Batch
+from inkmill.errors import DataError
+
+STATE_VERSION = 1
+
+_Produced = Generator[Made, None, None]
+
+_MEANING = {
+    "fingerprint": "the data's fingerprint",
+    "samples": "the number of samples",
+    "seed": "the seed",
+    "shuffle": "shuffle",
+    "global_batch": "the global batch (batch_size x ranks)",
+    "buckets": "the digest of the bucket widths",
+}
+
+
+class Loader(ABC):
+    """An iterable of batches; see the head of this file.
+
+    Attributes:
+        plan: what is loaded.
+        stats: what was done so far.
+    """
+
+    borrows = False
+    """True where the images of `views` lie in memory that is used again."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self.plan = plan
+        self.stats = Stats()
+        self._order = plan.order()
+        self._epoch, self._batches = 0, 0
+        self._at_start = True  # the next iteration begins at the position as it stands
+        self._iteration = 0
+        self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
+        self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
+        self._store: Store | None = open_store(plan.keep, plan.source, plan.fit, plan.bucket_widths)
+        if self._store is not None:
+            self.stats.notes.extend(self._store.notes)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same for every rank."""
+        return len(self._order)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is, or was last, handed over."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration begin epoch `epoch`; if a state of that epoch was just loaded, its position stays."""
+        if epoch != self._epoch or not self._at_start:
+            self._epoch, self._batches, self._at_start = epoch, 0, True
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over the batches of one epoch, which are the consumer's to keep."""
+        for batch in self.views():
+            yield replace(batch, images=batch.images.copy()) if self.borrows else batch
+
+    def views(self) -> Iterator[Batch]:
+        """Like iterating, but the images may be a view that is valid only until the next batch is asked for."""
+        self._begin()
+        iteration = self._iteration
+        produced = self._produce(self._epoch, self._batches)
+        try:
+            while True:
+                asked = perf_counter()
+                made = next(produced, None)
+                self.stats.waited_s += perf_counter() - asked
+                if made is None:
+                    return
+                self._account(made)
+                yield made.batch
+                if self._iteration != iteration:
+                    raise RuntimeError("this loader was iterated anew: one iteration at a time")
+        finally:
+            produced.close()
+
+    def _begin(self) -> None:
+        if not self._at_start:
+            self._epoch, self._batches = self._epoch + 1, 0
+        self._at_start = False
+        self._iteration += 1
+        # Only here, never in the middle of an epoch: which batches are made ahead must not matter.
+        self._blocked_mask[list(self._blocked.values())] = 1
+
+    @abstractmethod
+    def _produce(self, epoch: int, first: int) -> _Produced:
+        """Yield the batches of an epoch from number `first` on, in order; closing it early leaves nothing running."""
+
+    def _account(self, made: Made) -> None:
+        stats = self.stats
+        self._batches += 1
+        stats.batches += 1
+        stats.images += len(made.batch)
+        stats.left_out += made.left_out
+        stats.kept += made.kept
+        stats.damaged += made.damaged
+        for index, key, reason in made.skipped:
+            if key not in self._blocked:
+                self._blocked[key] = index
+                stats.skipped.setdefault(reason, []).append(key)
+        samples, limit = len(self.plan.source), self.plan.max_bad
+        if made.skipped and len(self._blocked) > max(1, limit * samples):
+            key, reason = made.skipped[-1][1:]
+            raise DataError(
+                f"{len(self._blocked)} of {samples} samples of {self.plan.source.name} cannot be loaded, more than the"
+                f" {limit:.1%} allowed; the last was {key!r}: {reason} (`inkmill check` lists them all)"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer stands, as plain values that JSON holds."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._epoch,
+            "batches": self._batches,
+            "blocked": dict(self._blocked),
+            **self._identity,
+        }
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        widths = self.plan.bucket_widths
+        return {
+            "fingerprint": self.plan.source.fingerprint,
+            "samples": len(self.plan.source),
+            "seed": self.plan.seed,
+            "shuffle": self.plan.shuffle,
+            "global_batch": self._order.global_batch,
+            "buckets": "" if widths is None else hashlib.sha256(np.asarray(widths, "<i4").tobytes()).hexdigest()[:16],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration go on where `state` was taken, also with other workers or another number of ranks.
+
+        Raises:
+            DataError: it is no such state, or the order of the samples would be another one; says what differs.
+        """
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            raise DataError(f"this is not the state of a loader (version {STATE_VERSION}): {str(state)[:80]}")
+        differences = [
+            f"{_MEANING[name]} was {state.get(name)!r} and is {now!r}"
+            for name, now in self._identity.items()
+            if state.get(name) != now
+        ]
+        if differences:
+            raise DataError(
+                f"the loader of {self.plan.source.name} cannot go on from this state: {'; '.join(differences)}"
+                " (restore it, or start the epoch anew)"
+            )
+        self._epoch, self._batches, self._at_start = int(state["epoch"]), int(state["batches"]), True
+        if self._batches >= len(self):
+            self._epoch, self._batches = self._epoch + 1, 0
+        self._blocked = {str(key): int(index) for key, index in state["blocked"].items()}
+        self._blocked_mask[:] = 0
+
+    def close(self) -> None:
+        """Give back processes, threads and memory; iterating again takes them again."""
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

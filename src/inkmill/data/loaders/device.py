@@ -1,0 +1,139 @@
+"""From any loader to the training device: pinned memory, a stream of its own, one batch ahead.
+
+While the model works on a batch, the next one is copied: into page-locked memory, from where the GPU fetches it by
+itself. On a CPU the arrays are only wrapped. The values are the loader's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.plan import Stats
+from inkmill.data.sample import Batch
+from inkmill.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DeviceLoader:
+    """A loader whose images are uint8 tensors (BHWC) on `device`; everything else is the wrapped loader's.
+
+    Args:
+        loader: where batches come from; closed together with this one.
+        device: a torch device or its name.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+
+    def __init__(self, loader: Loader, device: torch.device | str) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise MissingExtraError("torch", "train", "loading onto a device") from None
+        self.loader = loader
+        self.device = torch.device(device)
+        self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.loader)
+
+    @property
+    def stats(self) -> Stats:
+        """The wrapped loader's counts; a batch counts when it is on its way."""
+        return self.loader.stats
+
+    def set_epoch(self, epoch: int) -> None:
+        """See Loader.set_epoch."""
+        self.loader.set_epoch(epoch)
+        self._state = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer stands: the batch that is on its way does not count yet."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Loader.load_state_dict."""
+        self.loader.load_state_dict(state)
+        self._state = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over one epoch."""
+        batches = self._through_pinned_memory() if self.device.type == "cuda" else self._wrapped()
+        for batch, state in batches:
+            self._state = state
+            yield batch
+        self._state = None
+
+    def _wrapped(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        import torch
+
+        for batch in self.loader:
+            images = torch.from_numpy(batch.images).to(self.device)
+            yield replace(batch, images=images), self.loader.state_dict()
+
+    def _through_pinned_memory(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        import torch
+
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        staging = [_Staging(self.loader.plan.batch_bytes) for _ in range(2)]
+        waiting: tuple[Batch, dict[str, Any], torch.cuda.Event] | None = None
+        for number, batch in enumerate(self.loader.views()):
+            images, copied = staging[number % 2].send(batch.images, self.device, stream)
+            following = replace(batch, images=images), self.loader.state_dict(), copied
+            if waiting is not None:
+                yield self._arrived(*waiting)
+            waiting = following
+        if waiting is not None:
+            yield self._arrived(*waiting)
+
+    def _arrived(self, batch: Batch, state: dict[str, Any], copied: torch.cuda.Event) -> tuple[Batch, dict[str, Any]]:
+        """Make the consumer's stream wait for the copy, and tell the allocator who uses the memory."""
+        import torch
+
+        consumer = torch.cuda.current_stream(self.device)
+        consumer.wait_event(copied)
+        batch.images.record_stream(consumer)
+        return batch, state
+
+    def close(self) -> None:
+        """Close the wrapped loader."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Staging:
+    """Page-locked memory for one batch, used again when its copy has left."""
+
+    def __init__(self, size: int) -> None:
+        import torch
+
+        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self._sent: torch.cuda.Event | None = None
+
+    def send(
+        self, images: Any, device: torch.device, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, torch.cuda.Event]:
+        import torch
+
+        if self._sent is not None:
+            self._sent.synchronize()
+        pinned = self._pinned[: images.size].view(images.shape)
+        pinned.copy_(torch.from_numpy(images))
+        with torch.cuda.stream(stream):
+            tensor = pinned.to(device, non_blocking=True)
+            self._sent = stream.record_event()
+        return tensor, self._sent

@@ -1,0 +1,19 @@
+"""No processes, no threads: each batch is made when it is asked for. The reference for all other loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.maker import BatchMaker, Made
+
+
+class InlineLoader(Loader):
+    """Makes batches in the caller's own thread."""
+
+    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        maker = BatchMaker(self.plan, self._store, self._blocked_mask)
+        for number in range(first, len(self)):
+            yield maker.make(epoch, number, np.empty(self.plan.batch_bytes, np.uint8))

@@ -1,0 +1,168 @@
+"""One batch from a plan: the work that every loader does, whether in its own process, in threads or in workers.
+
+A batch is a pure function of (plan, epoch, number). So any worker can make any batch, nothing has to be sent to it but
+two integers, and loaders differ only in who calls `BatchMaker.make` and where the pixels are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.decode import decode
+from inkmill.data.keep import Store
+from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.sample import Batch, Target, Text
+from inkmill.errors import DataError
+
+
+class BadSampleError(DataError):
+    """A sample that cannot be loaded, while the plan says that this is an error."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A batch and what happened while it was made.
+
+    Attributes:
+        batch: its images are a view of the buffer they were made in.
+        skipped: (index, key, reason) of samples found bad.
+        left_out: rows missing from the batch: those skipped now, and those known to be bad.
+        kept, damaged: see Stats.
+    """
+
+    batch: Batch
+    skipped: list[tuple[int, str, str]]
+    left_out: int
+    kept: int
+    damaged: int
+
+    def pack(self) -> tuple[Any, ...]:
+        """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
+        batch = self.batch
+        texts = [t.value for t in batch.targets if type(t) is Text]
+        targets: list[Any] = texts if len(texts) == len(batch.targets) else batch.targets
+        rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
+        return batch.images.shape, rest, (self.skipped, self.left_out, self.kept, self.damaged)
+
+    @staticmethod
+    def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> Made:
+        """Return what `pack` took apart; `buffer` holds the pixels."""
+        shape, (index, widths, keys, targets, extra), counts = packed
+        images = buffer[: int(np.prod(shape))].reshape(shape)
+        if targets and type(targets[0]) is str:
+            targets = [Text(value) for value in targets]
+        return Made(Batch(images, widths, targets, keys, index, extra), *counts)
+
+
+class BatchMaker:
+    """Makes any batch of a plan.
+
+    Args:
+        plan: what to load.
+        store: the kept pictures, or None.
+        blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
+    """
+
+    def __init__(self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any]) -> None:
+        self._plan, self._store, self._blocked = plan, store, blocked
+        self._order = plan.order()
+        if plan.augmentation is not None and plan.engine == "cv":
+            from inkmill.data.augment.apply_cv import apply_cv
+
+            self._apply_cv = apply_cv
+
+    def make(self, epoch: int, number: int, buffer: NDArray[np.uint8]) -> Made:
+        """Make one batch.
+
+        Args:
+            epoch, number: which one.
+            buffer: uint8, at least `plan.batch_bytes` long; the pixels are written to its start.
+
+        Raises:
+            BadSampleError: a sample cannot be loaded, and the plan does not skip.
+        """
+        wanted = self._order.rows(epoch, number)
+        index = wanted[self._blocked[wanted] == 0]
+        images = self._images(buffer, index)
+        widths = np.empty(len(index), np.int32)
+        hit, damaged = np.zeros(len(index), np.bool_), 0
+        if self._store is not None:
+            hit, damaged = self._store.read(index, images, widths)
+        keys, targets, skipped = self._load(index, images, widths, hit)
+        good = np.array([key is not None for key in keys], np.bool_)
+        if self._store is not None and not hit.all():
+            new = good & ~hit
+            self._store.write(index[new], images[new], widths[new])
+        if skipped:
+            images[: good.sum()] = images[good]
+            images, widths, index = images[: good.sum()], widths[good], index[good]
+        batch = Batch(
+            images=images,
+            widths=widths,
+            targets=[t for t in targets if t is not None],
+            keys=[k for k in keys if k is not None],
+            index=index,
+        )
+        self._augment(batch, epoch)
+        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged)
+
+    def _images(self, buffer: NDArray[np.uint8], index: NDArray[np.int64]) -> NDArray[np.uint8]:
+        fit, buckets = self._plan.fit, self._plan.bucket_widths
+        width = fit.width if buckets is None or not len(index) else int(buckets[index[0]])
+        shape = (len(index), fit.height, width, fit.channels)
+        return buffer[: int(np.prod(shape))].reshape(shape)
+
+    def _load(
+        self, index: NDArray[np.int64], images: NDArray[np.uint8], widths: NDArray[np.int32], hit: NDArray[np.bool_]
+    ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
+        """Read, decode and fit the rows that are not kept; None stands for a bad one."""
+        source = self._plan.source
+        keys: list[str | None] = []
+        targets: list[Target | None] = []
+        skipped: list[tuple[int, str, str]] = []
+        for row, sample_index in enumerate(index.tolist()):
+            if hit[row]:
+                keys.append(source.key(sample_index))
+                targets.append(source.target(sample_index))
+                continue
+            try:
+                sample = source.get(sample_index)
+                images[row], widths[row] = self._fitted(sample.image, images.shape[2])
+            except (DataError, OSError) as error:
+                skipped.append(self._bad(sample_index, error))
+                keys.append(None)
+                targets.append(None)
+            else:
+                keys.append(sample.key)
+                targets.append(sample.target)
+        return keys, targets, skipped
+
+    def _fitted(self, data: bytes, width: int) -> tuple[NDArray[np.uint8], int]:
+        image, valid = self._plan.fit.apply(decode(data, self._plan.fit.channels))
+        if image.shape[1] != width:
+            raise DataError(f"the image is fitted to {image.shape[1]} columns where its bucket has {width}")
+        return image, valid
+
+    def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:
+        key = self._plan.source.key(index)
+        if self._plan.on_bad_sample == "skip":
+            return index, key, str(error)
+        raise BadSampleError(
+            f"sample {key!r} of {self._plan.source.name} cannot be loaded: {error}"
+            " (remove it, or set dataset.on_bad_sample=skip)"
+        ) from error
+
+    def _augment(self, batch: Batch, epoch: int) -> None:
+        plan = self._plan
+        if plan.augmentation is None or not len(batch):
+            return
+        height, width = batch.images.shape[1:3]
+        table = plan.augmentation.draw(plan.seed, epoch, batch.index, height, width)
+        if plan.engine == "cv":
+            batch.images[...] = self._apply_cv(batch.images, table)
+        else:
+            batch.extra["table"] = table

@@ -1,0 +1,104 @@
+"""What a loader is asked to do, and what it says about how it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.fit import Fit
+from inkmill.data.keep import Keep
+from inkmill.data.order import BatchOrder, Order
+from inkmill.data.sample import Source
+from inkmill.errors import DataError
+
+if TYPE_CHECKING:
+    from inkmill.data.augment.draw import Augmentation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadPlan:
+    """Everything that decides what the batches hold. Two loaders with one plan give the same batches to the last byte.
+
+    Attributes:
+        source: the samples.
+        fit: how pictures meet the model's input; its channels are the batch's.
+        augmentation: random changes, or None.
+        batch_size: rows a batch and rank.
+        seed: of order and augmentation.
+        shuffle: a new order each epoch; False for validation.
+        rank, world_size: which part of each global batch (batch_size * world_size rows) is loaded here.
+        bucket_widths: int (N,), the fitted width of each sample; needed where `fit.mode` is "height", and measured by
+            `make_loader` where None.
+        on_bad_sample: "raise", or "skip": the row is left out of its batch, counted, and not tried again.
+        max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
+        engine: "cv" augments here; "none" hands over the pictures as fitted, and the drawn numbers in
+            `Batch.extra["table"]` for an engine on the GPU.
+        keep: where fitted pictures are kept.
+
+    Raises:
+        DataError: the source is empty.
+    """
+
+    source: Source
+    fit: Fit
+    augmentation: Augmentation | None = None
+    batch_size: int = 32
+    seed: int = 0
+    shuffle: bool = True
+    rank: int = 0
+    world_size: int = 1
+    bucket_widths: NDArray[np.integer] | None = None
+    on_bad_sample: Literal["raise", "skip"] = "raise"
+    max_bad: float = 0.01
+    engine: Literal["cv", "none"] = "cv"
+    keep: Keep = field(default_factory=Keep)
+
+    def __post_init__(self) -> None:
+        if len(self.source) == 0:
+            raise DataError(f"{self.source.name} holds no samples: there is nothing to load")
+        if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ValueError(f"batch_size {self.batch_size}, rank {self.rank} of {self.world_size} cannot be")
+        if self.bucket_widths is not None and len(self.bucket_widths) != len(self.source):
+            raise ValueError(f"{len(self.bucket_widths)} bucket widths for {len(self.source)} samples")
+
+    def order(self) -> BatchOrder:
+        """Return which samples make each batch."""
+        order = Order(len(self.source), self.seed, self.shuffle)
+        return BatchOrder(order, self.batch_size, self.rank, self.world_size, self.bucket_widths)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Size of the pictures of the largest batch."""
+        return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a loader did since it was made.
+
+    Attributes:
+        images, batches: handed over.
+        waited_s: seconds the consumer stood waiting for data.
+        left_out: rows missing from batches because their sample is bad; the same sample counts in every epoch.
+        skipped: the keys of the bad samples, by reason.
+        kept: pictures that came from the kept store rather than from the source.
+        damaged: kept pictures whose checksum was wrong; they were decoded anew.
+        notes: fallbacks and limits a user should know about, one sentence each.
+    """
+
+    images: int = 0
+    batches: int = 0
+    waited_s: float = 0.0
+    left_out: int = 0
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    kept: int = 0
+    damaged: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def bad_samples(self) -> int:
+        """Number of distinct samples that were skipped."""
+        return sum(len(keys) for keys in self.skipped.values())

@@ -1,0 +1,191 @@
+"""Processes that make whole batches in shared memory.
+
+Nothing but integers goes to a worker and nothing but keys, targets and counts comes back: the pixels are written where
+the consumer reads them. The memory has no name: multiprocessing's own arrays are mapped from a file that is unlinked as
+soon as it is open, so nothing is left behind, whatever kills whom. Each worker has its own pipe, because a queue's lock
+would stay locked when its holder is killed. Workers are started by "spawn": it works on every system, and beside
+threads and CUDA; they live until the loader is closed, through all epochs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.sharedctypes import RawArray, RawValue
+from typing import Any, NoReturn
+
+import numpy as np
+
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.maker import BadSampleError, Made
+from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.worker_process import work
+from inkmill.errors import DataError
+
+_AHEAD = 2  # batches asked of each worker: one in the making, one to go on with
+_PATIENCE_S = 5.0  # how long a worker may take to end by itself
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    tasks: list[tuple[int, int]] = field(default_factory=list)  # (slot, batch) asked for and not answered, oldest first
+
+
+class WorkerLoader(Loader):
+    """Makes batches in `workers` processes, which start with the first batch that is asked for."""
+
+    borrows = True
+
+    def __init__(self, plan: LoadPlan, workers: int) -> None:
+        super().__init__(plan)
+        self._count = workers
+        self._slots = _AHEAD * workers + 2  # and one with the consumer, one ready
+        self._blocked_shared = RawArray("B", len(plan.source))
+        self._blocked_mask = np.frombuffer(self._blocked_shared, np.uint8)
+        self._run = RawValue("Q", 0)
+        self._workers: list[_Worker] = []
+        self._pixels = np.empty(0, np.uint8)
+        self._free: list[int] = []
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        if not self._workers:
+            self._start()
+        self._run.value += 1  # tasks left from a run that ended early are answered at once and forgotten
+        busy = {slot for worker in self._workers for slot, _ in worker.tasks}
+        self._free = [slot for slot in range(self._slots) if slot not in busy]
+        following = iter(range(first, len(self)))
+        ready: dict[int, tuple[int, str, Any]] = {}
+        for number in range(first, len(self)):
+            self._ask(epoch, following)
+            while number not in ready:
+                self._collect(ready)
+            slot, kind, content = ready.pop(number)
+            yield self._made(slot, kind, content)
+            self._free.append(slot)  # the consumer asks for the next batch: it is done with this one
+
+    def _start(self) -> None:
+        size = self.plan.batch_bytes
+        ring = RawArray("B", size * self._slots)  # a file in /dev/shm that is already unlinked; elsewhere if too small
+        self._pixels = np.frombuffer(ring, np.uint8)
+        self._free = list(range(self._slots))
+        plan = ForkingPickler.dumps(self.plan)  # once, not once a worker: a source may hold a million names
+        context = multiprocessing.get_context("spawn")
+        with _light_start(needs_main=b"__main__" in bytes(plan)):
+            for number in range(self._count):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=work,
+                    args=(theirs, ring, self._blocked_shared, self._run, self._store),
+                    name=f"inkmill-loader-{number}",
+                    daemon=True,
+                )
+                process.start()
+                theirs.close()  # so that the pipe ends when the worker does
+                self._workers.append(_Worker(process, ours))
+        self._finalizer = weakref.finalize(self, _end, self._workers)
+        for worker in self._workers:
+            try:
+                worker.connection.send_bytes(plan)
+            except OSError:
+                self._died(worker)
+
+    def _ask(self, epoch: int, following: Iterator[int]) -> None:
+        """Ask for batches as long as there is a free slot, the least busy worker first."""
+        while self._free:
+            number = next(following, None)
+            if number is None:
+                return
+            worker = min(self._workers, key=lambda w: len(w.tasks))
+            try:
+                worker.connection.send((self._free[-1], self._run.value, epoch, number))
+            except OSError:
+                self._died(worker)
+            worker.tasks.append((self._free.pop(), number))
+
+    def _collect(self, ready: dict[int, tuple[int, str, Any]]) -> None:
+        """Wait for answers and take them; the end of a worker wakes this up as well."""
+        by_connection = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(by_connection)):
+            worker = by_connection[connection]  # type: ignore[index]
+            try:
+                slot, run, number, kind, content = worker.connection.recv()
+            except (EOFError, OSError):
+                self._died(worker)
+            worker.tasks.pop(0)
+            if run == self._run.value:
+                ready[number] = (slot, kind, content)
+            else:
+                self._free.append(slot)
+
+    def _made(self, slot: int, kind: str, content: Any) -> Made:
+        if kind == "bad":
+            raise BadSampleError(content)
+        if kind == "bug":
+            raise RuntimeError(f"a loader worker failed:\n{content}")
+        size = self.plan.batch_bytes
+        return Made.unpack(content, self._pixels[slot * size : (slot + 1) * size])
+
+    def _died(self, worker: _Worker) -> NoReturn:
+        worker.process.join(_PATIENCE_S)  # its pipe is closed: it is ending, and its exit code is about to come
+        code = worker.process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        hint = {-9: ": memory may have run out, try fewer workers or smaller batches", 1: ": its traceback is above"}
+        doing = f"while it made batch {worker.tasks[0][1]}" if worker.tasks else "while it had nothing to do"
+        name = f"{worker.process.name} (pid {worker.process.pid})"
+        self.close()
+        raise DataError(f"{name} {how} {doing}{hint.get(code or 0, '')}")
+
+    def close(self) -> None:
+        """End the workers and give their memory back."""
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = None
+        self._workers, self._free, self._pixels = [], [], np.empty(0, np.uint8)
+        super().close()
+
+
+def _end(workers: list[_Worker]) -> None:
+    """Close the pipes, which ends the workers after the batch they are at; end those that do not listen."""
+    for worker in workers:
+        worker.connection.close()
+    for worker in workers:
+        worker.process.join(_PATIENCE_S)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.process.close()
+    workers.clear()
+
+
+@contextmanager
+def _light_start(needs_main: bool) -> Iterator[None]:
+    """Start processes that do not import the user's script, and that Ctrl-C does not reach.
+
+    multiprocessing imports `__main__` into every worker. Ours need it only when the plan itself refers to it, and
+    without it they start in a fraction of the time (a training script imports torch), and scripts without the
+    `if __name__ == "__main__"` guard work.
+    """
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    names: list[str] = [] if needs_main else [name for name in ("__spec__", "__file__") if name in main]
+    hidden: dict[str, Any] = {name: main[name] for name in names}
+    main.update(dict.fromkeys(names))
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, which therefore never see Ctrl-C
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        main.update(hidden)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,88 @@
+"""Samples that cannot be loaded: an error, or counted and left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.errors import DataError
+
+KINDS = [(0, "auto"), (1, "workers"), (2, "threads")]
+each_kind = pytest.mark.parametrize(("workers", "kind"), KINDS, ids=["inline", "workers", "threads"])
+
+
+@each_kind
+def test_a_bad_sample_is_an_error_that_names_it(captcha_plan: Callable[..., LoadPlan], workers: int, kind: str) -> None:
+    plan = captcha_plan(faults={"broken": frozenset({5})})
+    key = plan.source.key(5)
+    sentence = f"sample '{key}' of captchas cannot be loaded: .*on_bad_sample=skip"
+    with make_loader(plan, workers, kind) as loader, pytest.raises(DataError, match=sentence):
+        list(loader)
+
+
+@each_kind
+def test_skipping_leaves_the_row_out_and_tells_which(
+    captcha_plan: Callable[..., LoadPlan], workers: int, kind: str
+) -> None:
+    plan = captcha_plan(faults={"broken": frozenset({5, 9})}, on_bad_sample="skip", max_bad=0.05)
+    bad = {plan.source.key(5), plan.source.key(9)}
+    with make_loader(plan, workers, kind) as loader:
+        for epoch in (1, 2):
+            keys = [key for batch in loader for key in batch.keys]
+            assert sorted(keys) == sorted(set(plan.source.names) - bad)
+            assert loader.stats.left_out == 2 * epoch
+        assert {key for keys in loader.stats.skipped.values() for key in keys} == bad
+        assert loader.stats.bad_samples == 2
+        assert set(json.loads(json.dumps(loader.state_dict()))["blocked"]) == bad
+
+
+def test_the_other_rows_are_those_of_a_set_without_faults(captcha_plan: Callable[..., LoadPlan]) -> None:
+    whole = list(make_loader(captcha_plan()))
+    faulty = make_loader(captcha_plan(faults={"broken": frozenset({5})}, on_bad_sample="skip"))
+    for expected, batch in zip(whole, faulty, strict=True):
+        rows = [row for row, index in enumerate(expected.index) if index != 5]
+        assert batch.images.tobytes() == expected.images[rows].tobytes()
+        assert batch.texts == [expected.texts[row] for row in rows]
+
+
+@each_kind
+def test_too_many_bad_samples_are_an_error(captcha_plan: Callable[..., LoadPlan], workers: int, kind: str) -> None:
+    plan = captcha_plan(faults={"broken": frozenset(range(20, 40))}, on_bad_sample="skip", max_bad=0.1)
+    with (
+        make_loader(plan, workers, kind) as loader,
+        pytest.raises(DataError, match=r"\d+ of 67 samples.*10\.0% allowed"),
+    ):
+        list(loader)
+
+
+def test_a_batch_may_lose_all_its_rows(captcha_plan: Callable[..., LoadPlan]) -> None:
+    skip = {"on_bad_sample": "skip", "max_bad": 0.5}
+    plan = captcha_plan(4, {"broken": frozenset({0, 1})}, batch_size=2, shuffle=False, **skip)
+    sizes = [len(batch) for batch in make_loader(plan)]
+    assert sizes == [0, 2]
+
+
+def test_a_sample_that_was_bad_once_stays_out_after_resuming(captcha_plan: Callable[..., LoadPlan]) -> None:
+    plan = captcha_plan(faults={"broken": frozenset({5})}, on_bad_sample="skip")
+    first = make_loader(plan)
+    list(first)
+    healed = make_loader(captcha_plan(on_bad_sample="skip"))
+    healed.load_state_dict(first.state_dict())
+    assert 5 not in [index for batch in healed for index in batch.index]
+    assert healed.stats.left_out == 1
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(1, "workers"), (2, "threads")])
+def test_batches_before_a_bad_sample_arrive(captcha_plan: Callable[..., LoadPlan], workers: int, kind: str) -> None:
+    order = captcha_plan().order()
+    plan = captcha_plan(faults={"broken": frozenset({int(order.rows(0, 3)[0])})})
+    with make_loader(plan, workers, kind) as loader:
+        assert len(list(islice(loader, 3))) == 3
+        loader.set_epoch(0)
+        with pytest.raises(DataError, match="cannot be loaded"):
+            list(loader)
+        assert loader.state_dict()["batches"] == 3

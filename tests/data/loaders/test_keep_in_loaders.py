@@ -1,0 +1,86 @@
+"""Loaders with kept pictures: the same batches, and less work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from captcha_source import MissingSource
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment.draw import Augmentation
+from inkmill.data.fit import Fit
+from inkmill.data.keep import Keep
+from inkmill.data.loaders import LoadPlan, make_loader
+
+HALF = 30 * 32 * 64 * 3 / 2**30  # GiB: room for 30 of the 67 pictures
+AUGMENTED = Augmentation.from_spec(AugmentationSpec(aug_prob=1.0))
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "workers"), (2, "threads")])
+@pytest.mark.parametrize(("tier", "max_gib", "kept"), [("disk", 1, 67), ("ram", 1, 67), ("disk", HALF, 30)])
+def test_batches_are_the_same_with_and_without(
+    captcha_plan: Callable[..., LoadPlan],
+    snapshot: Callable[..., Any],
+    tmp_path: Path,
+    workers: int,
+    kind: Literal["auto", "workers", "threads"],
+    tier: Literal["disk", "ram"],
+    max_gib: float,
+    kept: int,
+) -> None:
+    without = make_loader(captcha_plan(augmentation=AUGMENTED))
+    keep = Keep(tier, max_gib, tmp_path)
+    with make_loader(captcha_plan(augmentation=AUGMENTED, keep=keep), workers, kind) as loader:
+        for epoch in range(3):
+            assert snapshot(loader) == snapshot(without)
+            assert loader.stats.kept == kept * epoch
+        assert bool(loader.stats.notes) == (kept < 67)
+
+
+def test_a_later_run_reads_no_image_again(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], captchas: Path, tmp_path: Path
+) -> None:
+    plan = captcha_plan(keep=Keep("disk", folder=tmp_path))
+    first = snapshot(make_loader(plan))
+    gone = LoadPlan(MissingSource.first(captchas, 67), plan.fit, batch_size=8, seed=3, keep=plan.keep)
+    loader = make_loader(gone)
+    assert snapshot(loader) == first
+    assert loader.stats.kept == 67
+
+
+def test_pictures_of_free_width_are_kept(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
+) -> None:
+    plan = captcha_plan(fit=Fit(32, 192, 1, "height"), keep=Keep("disk", folder=tmp_path))
+    without = captcha_plan(fit=Fit(32, 192, 1, "height"))
+    assert snapshot(make_loader(plan)) == snapshot(make_loader(without))
+    again = make_loader(plan)
+    assert snapshot(again) == snapshot(make_loader(without))
+    assert again.stats.kept == 67
+
+
+def test_a_bad_sample_is_not_kept(captcha_plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
+    plan = captcha_plan(
+        faults={"broken": frozenset({5})}, on_bad_sample="skip", keep=Keep("disk", folder=tmp_path), shuffle=False
+    )
+    for _ in range(2):
+        loader = make_loader(plan)
+        assert [index for batch in loader for index in batch.index] == [*range(5), *range(6, 67)]
+        assert loader.stats.bad_samples == 1
+
+
+def test_without_an_engine_the_drawn_numbers_come_along(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
+) -> None:
+    from inkmill.data.augment.apply_cv import apply_cv
+
+    done = snapshot(make_loader(captcha_plan(augmentation=AUGMENTED)))
+    with make_loader(captcha_plan(augmentation=AUGMENTED, engine="none"), 1) as loader:
+        batches = list(loader)
+    for batch in batches:
+        batch.images = apply_cv(batch.images, batch.extra["table"])
+    assert snapshot(batches) == done
+    assert snapshot(batches) != snapshot(make_loader(captcha_plan()))
