@@ -1,0 +1,1 @@
+"""Reading without torch: the reader and the card that model files carry."""

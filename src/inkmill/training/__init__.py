@@ -1,0 +1,1 @@
+"""Training, scoring and reading with torch."""

@@ -1,0 +1,77 @@
+"""The public functions: load a reader and read, train, evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
+from inkmill.runtime.reader import Reader, Reading
+
+if TYPE_CHECKING:
+    from inkmill.config.spec import Spec
+    from inkmill.training.run import TrainResult
+
+__all__ = ["Reader", "Reading", "evaluate", "load", "train"]
+
+
+def load(path: str | Path, device: str | None = None) -> Reader:
+    """Return the reader of a model file: `inkmill.load("best_accuracy.safetensors").read(["a.png"])`.
+
+    Args:
+        path: a .safetensors or .pth file of `inkmill train` (needs torch).
+        device: "cpu" or "cuda"; by default the GPU where there is one.
+
+    Raises:
+        ModelFileError: missing, damaged, or not written by inkmill.
+        MissingExtraError: a torch file, and torch is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in (".safetensors", ".pth"):
+        raise ModelFileError(f"{path}: expected a .safetensors or .pth file of `inkmill train`")
+    try:
+        from inkmill.training.reading import TorchReader
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "torch", "train", f"reading {path.suffix} files") from error
+    return TorchReader.load(path, device)
+
+
+def train(spec: Spec | str | Path, **overrides: Any) -> TrainResult:
+    """Train a reader and return where it is and how good it is.
+
+    Args:
+        spec: a Spec, a spec file, or the name of a preset.
+        overrides: `dotted_key=value` with the dots written as double underscores: `train__num_epochs=3`.
+
+    Raises:
+        InkmillError: anything a user can mend.
+    """
+    from inkmill.training.run import train as run
+
+    return run(_spec(spec, overrides))
+
+
+def evaluate(spec: Spec | str | Path, **overrides: Any) -> dict[str, Any]:
+    """Score a reader on the test sets of a spec and return its metrics.
+
+    Args:
+        spec: a Spec, a spec file, or the name of a preset.
+        overrides: as for `train`.
+
+    Raises:
+        InkmillError: anything a user can mend.
+    """
+    from inkmill.training.evaluate import evaluate as run
+
+    return run(_spec(spec, overrides))
+
+
+def _spec(spec: Spec | str | Path, overrides: dict[str, Any]) -> Spec:
+    from inkmill.config.load import load_spec
+    from inkmill.config.spec import Spec as SpecClass
+
+    if isinstance(spec, SpecClass):
+        if overrides:
+            raise ConfigError("give overrides with a spec file; a Spec object is changed by its own attributes")
+        return spec
+    return load_spec(spec, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()])

@@ -1,0 +1,66 @@
+"""What a model file says about itself: enough to read with, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from inkmill.config.base import Section
+from inkmill.config.model import ModelSpec
+from inkmill.errors import ModelFileError
+from inkmill.text.charset import Charset
+from inkmill.text.codecs import Codec, make_codec
+
+FORMAT = "inkmill-reader-1"
+
+
+class ReaderCard(Section):
+    """The header of every model file: input, characters, decoder, provenance."""
+
+    format: str = FORMAT
+    """Version of this header."""
+    model: ModelSpec
+    """Architecture and input."""
+    charset: list[str]
+    """The characters, in class order, without the decoder's own classes."""
+    normalise: list[str] = Field(default_factory=list)
+    """Rule sets that were applied to the training labels, after NFC."""
+    max_label_length: int
+    """Longest text the reader was made for."""
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    """Version of inkmill, training sets, best scores; for people, nothing depends on it."""
+
+    def characters(self) -> Charset:
+        """Return the character set."""
+        return Charset(tuple(self.charset))
+
+    def codec(self) -> Codec:
+        """Return the codec between texts and class ids."""
+        return make_codec(self.model.prediction, self.characters(), self.max_label_length)
+
+    def to_json(self) -> str:
+        """Return the card as one line of JSON."""
+        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> ReaderCard:
+        """Parse a card.
+
+        Args:
+            text: what `to_json` wrote.
+            where: the file it came from, for the error.
+
+        Raises:
+            ModelFileError: not a card, or one of a newer inkmill.
+        """
+        try:
+            values = json.loads(text)
+            if values.get("format") != FORMAT:
+                raise ModelFileError(
+                    f"{where}: written in format {values.get('format')!r}, this inkmill reads {FORMAT!r}"
+                )
+            return cls.model_validate(values)
+        except (ValueError, AttributeError, ValidationError) as error:
+            raise ModelFileError(f"{where}: its header is not a reader's card ({error})") from error

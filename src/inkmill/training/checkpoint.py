@@ -1,0 +1,74 @@
+"""Checkpoints of training: written whole or not at all, found again by themselves, loaded without running code."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inkmill.errors import OutputError
+from inkmill.files import write_bytes_atomic
+
+LATEST = "ocr_model_latest.pth"
+_NAME = re.compile(r"model_epoch_(\d+)_step_(\d+)\.pth")
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any], epoch: int, step: int, keep: int) -> Path:
+    """Write `model_epoch_EEE_step_SSSSS.pth`, point the latest link at it, and delete all but the newest `keep`.
+
+    Args:
+        folder: the results folder of training.
+        state: tensors and plain values only, so that it loads with weights_only=True.
+        epoch: epochs that are complete.
+        step: optimiser steps done.
+        keep: how many checkpoints stay.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        OutputError: the folder cannot be written or the disk is full; older checkpoints are as they were.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path = folder / f"model_epoch_{epoch:03d}_step_{step:05d}.pth"
+    write_bytes_atomic(path, buffer.getvalue())
+    _point_latest_at(path)
+    for old in _by_age(folder)[:-keep]:
+        if old != path:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def find_latest(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a results folder, or None.
+
+    The link is a convenience; a kill between writing a checkpoint and linking it loses nothing.
+    """
+    found = _by_age(folder)
+    if found:
+        return found[-1]
+    link = folder / LATEST
+    return link if link.exists() else None
+
+
+def _by_age(folder: Path) -> list[Path]:
+    named = [(match, path) for path in folder.glob("model_epoch_*_step_*.pth") if (match := _NAME.fullmatch(path.name))]
+    return [path for match, path in sorted(named, key=lambda pair: (int(pair[0][2]), int(pair[0][1])))]
+
+
+def _point_latest_at(path: Path) -> None:
+    link = path.parent / LATEST
+    fresh = link.with_suffix(".new")
+    try:
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(path.name)
+        fresh.replace(link)
+    except OSError:  # a file system without links (some Windows set-ups, FAT): a copy serves
+        try:
+            write_bytes_atomic(link, path.read_bytes())
+        except OSError as error:
+            raise OutputError(f"{link}: cannot be written ({error.strerror})") from error

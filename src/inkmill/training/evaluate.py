@@ -1,0 +1,162 @@
+"""`evaluate`: how well a reader reads, on any number of sets, with every wrong reading to look at."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz.distance import Levenshtein
+from rich.console import Console
+from rich.table import Table
+
+from inkmill.config.load import require
+from inkmill.config.results import Results, open_results
+from inkmill.config.spec import Spec
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.sample import Source, Text
+from inkmill.data.sources import open_source
+from inkmill.errors import ConfigError, DataError
+from inkmill.files import write_json_atomic, write_text_atomic
+from inkmill.metrics.recognition import RecognitionScores, score
+from inkmill.report import Page, Picture
+from inkmill.text.normalise import Normaliser
+from inkmill.training.reading import TorchReader, read_loader
+
+COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
+
+
+@dataclass(slots=True)
+class Row:
+    """One image's truth and reading."""
+
+    set: str
+    index: int
+    key: str
+    truth: str
+    text: str
+    confidence: float
+    distance: int
+
+
+def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
+    """Score a reader and write metrics.json, predictions.csv and errors.html.
+
+    Args:
+        spec: `evaluate.checkpoint` and the test sets are needed.
+        console: where the table goes.
+
+    Returns:
+        What metrics.json holds: the scores over all sets at the top, those of each set under `sets`.
+
+    Raises:
+        InkmillError: no model, no data, or no place to write.
+    """
+    console = console or Console(quiet=True)
+    checkpoint = require(spec, "evaluate.checkpoint", "evaluate")
+    specs = list(spec.evaluate.test)
+    if spec.evaluate.test_dataset_dir:
+        from inkmill.config.dataset import SourceSpec
+
+        specs.append(
+            SourceSpec(path=spec.evaluate.test_dataset_dir, gt_file=spec.evaluate.test_dataset_gt_file or None)
+        )
+    if not specs:
+        raise ConfigError("evaluate needs a test set: give evaluate.test=PATH, or evaluate.test_dataset_dir")
+    with open_results(spec, "evaluate") as results:
+        reader = TorchReader.load(Path(checkpoint))
+        sources = {s.name: s for s in (open_source(one, label_pattern=spec.dataset.label_pattern) for one in specs)}
+        rows = [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console)]
+        metrics = _metrics(rows, list(sources)) | {"checkpoint": str(checkpoint)}
+        write_json_atomic(results.folder / "metrics.json", metrics)
+        write_text_atomic(results.folder / "predictions.csv", _as_csv(rows))
+        _error_page(results, rows, sources, metrics, spec.evaluate.worst)
+        _show(console, metrics, results)
+        results.status("RUNNING", "evaluated", kpi={"test_acc": metrics["word_accuracy"], "cer": metrics["cer"]})
+    return metrics
+
+
+def _read_set(reader: TorchReader, spec: Spec, name: str, source: Source, console: Console) -> list[Row]:
+    if len(source) == 0:
+        raise DataError(f"{name}: the test set is empty")
+    normaliser = Normaliser(reader.card.normalise)
+    plan = LoadPlan(
+        source, reader.fit, batch_size=spec.evaluate.batch_size, shuffle=False, on_bad_sample="skip", max_bad=1.0
+    )
+    rows: dict[int, Row] = {}
+    with make_loader(plan, workers=spec.evaluate.workers) as loader:
+        for batch, texts, confidences in read_loader(reader.model, DeviceLoader(loader, reader.device), reader.codec):
+            truths = normaliser.apply_all(batch.texts)
+            columns = zip(batch.index.tolist(), batch.keys, truths, texts, confidences.tolist(), strict=True)
+            for index, key, truth, text, confidence in columns:
+                rows[index] = Row(name, index, key, truth, text, confidence, Levenshtein.distance(truth, text))
+        reasons = {key: reason for reason, keys in loader.stats.skipped.items() for key in keys}
+    # An image that cannot be decoded is a wrong reading, not a smaller test set.
+    for index in set(range(len(source))) - rows.keys():
+        key, target = source.key(index), source.target(index)
+        truth = normaliser.apply(target.value) if isinstance(target, Text) else ""
+        why = f"{name}: {key} cannot be read ({reasons.get(key, 'unknown')}); it counts as read wrongly"
+        console.print(why, markup=False, highlight=False)
+        rows[index] = Row(name, index, key, truth, "", 0.0, len(truth))
+    return [rows[index] for index in sorted(rows)]
+
+
+def _metrics(rows: list[Row], names: list[str]) -> dict[str, Any]:
+    def scores(some: list[Row]) -> RecognitionScores:
+        return score([row.truth for row in some], [row.text for row in some])
+
+    per_set = {name: scores([row for row in rows if row.set == name]).as_dict() for name in names}
+    return scores(rows).as_dict() | {"sets": per_set}
+
+
+def _as_csv(rows: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([row.set, row.key, row.truth, row.text, f"{row.confidence:.4f}", row.distance])
+    return text.getvalue()
+
+
+def _error_page(
+    results: Results, rows: list[Row], sources: dict[str, Source], metrics: dict[str, Any], worst: int
+) -> None:
+    wrong = sorted((row for row in rows if row.distance), key=lambda row: (-row.distance, -row.confidence, row.key))
+    page = Page("Errors")
+    page.add_text(
+        f"{len(wrong)} of {len(rows)} images read wrongly: "
+        f"word accuracy {metrics['word_accuracy']:.2%}, CER {metrics['cer']:.2%}."
+    )
+    page.add_table(
+        ("set", "samples", "word accuracy", "CER"),
+        [(name, s["samples"], f"{s['word_accuracy']:.2%}", f"{s['cer']:.2%}") for name, s in metrics["sets"].items()],
+    )
+    shown = wrong[:worst]
+    page.add_heading(f"The {len(shown)} worst: most characters wrong, then most confident")
+    page.add_pictures(_picture(row, sources[row.set]) for row in shown)
+    page.write(results.folder / "errors.html")
+
+
+def _picture(row: Row, source: Source) -> Picture:
+    try:
+        image = source.get(row.index).image
+    except DataError:
+        image = b""
+    return Picture(image, f"{row.truth!r}\nread as {row.text!r} ({row.confidence:.2f})\n{row.key}", "wrong")
+
+
+def _show(console: Console, metrics: dict[str, Any], results: Results) -> None:
+    table = Table()
+    for heading in ("set", "images", "word accuracy", "ignoring case", "36 characters", "CER", "1-NED"):
+        table.add_column(heading, justify="left" if heading == "set" else "right")
+    sets = list(metrics["sets"].items())
+    for name, s in [*sets, ("all", metrics)] if len(sets) > 1 else sets:
+        shares = (
+            s[k] for k in ("word_accuracy", "word_accuracy_ignore_case", "word_accuracy_36", "cer", "one_minus_ned")
+        )
+        table.add_row(name, f"{s['samples']:,}", *(f"{share:.2%}" for share in shares))
+    console.print(table)
+    console.print(f"metrics.json, predictions.csv and errors.html are in {results.folder}", highlight=False)

@@ -1,0 +1,267 @@
+"""The training loop: epochs of steps, validations, checkpoints, and an exact way back into the middle of an epoch.
+
+Lightning Fabric brings devices, precision and gradient exchange; the loop itself is written out, because a run that
+is killed at any moment must continue as if nothing had happened: everything that moves is in `_state`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from inkmill.config.spec import Spec
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.sample import Batch
+from inkmill.models.file import save_reader
+from inkmill.models.recognizer import Recognizer
+from inkmill.training.batches import training_input
+from inkmill.training.checkpoint import save_checkpoint
+from inkmill.training.ema import WeightAverage
+from inkmill.training.loss_watch import LossWatch
+from inkmill.training.optim import Schedule, build_optimizer
+from inkmill.training.prepare import Prepared
+from inkmill.training.progress import Reporter
+from inkmill.training.validate import Validation, validate
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it goes into every checkpoint."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    batches: int = 0
+    """Batches of the current epoch that are done."""
+    step: int = 0
+    """Optimiser steps."""
+    images: int = 0
+    """Images trained on, this rank's."""
+    best: dict[str, Any] = field(default_factory=dict)
+    """The best validation so far: word_accuracy, cer, epoch, weights (raw or ema)."""
+    validations_since_best: int = 0
+    """For early_stop."""
+    stopped_early: bool = False
+    """early_stop has ended the run."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One row a validated epoch."""
+
+
+class TrainingLoop:
+    """Trains a recogniser.
+
+    Args:
+        fabric: launched Fabric.
+        spec: the resolved spec.
+        model: the recogniser, on the CPU.
+        prepared: data, characters, codec.
+        loaders: training loader and, by set name, validation loaders; all give batches on the device.
+        folder: results folder of training.
+        reporter: shows and logs what happens; only rank 0's says anything.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        spec: Spec,
+        model: Recognizer,
+        prepared: Prepared,
+        loaders: tuple[DeviceLoader, dict[str, DeviceLoader]],
+        folder: Path,
+        reporter: Reporter,
+    ) -> None:
+        self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
+        self.loader, self.val_loaders = loaders
+        settings = spec.train
+        if fabric.device.type == "cuda" and settings.channels_last:
+            model = model.to(memory_format=torch.channels_last)
+        self.model = model.to(fabric.device)
+        self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
+        if settings.compile:
+            self.model.backbone.compile()
+        self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
+        steps_per_epoch = -(-len(self.loader) // settings.accumulate)
+        self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
+        self.watch = LossWatch(every=1 if fabric.device.type == "cpu" else settings.log_every)
+        self.progress = Progress()
+        self._interrupted = False
+
+    def run(self) -> Progress:
+        """Train to the end and return where the run stands.
+
+        Raises:
+            TrainingError: the loss became NaN or infinite; names the samples of the batch.
+            KeyboardInterrupt: Ctrl-C or SIGTERM, after a checkpoint was saved.
+        """
+        settings = self.spec.train
+        with self._interruptible():
+            while self.progress.epoch < settings.num_epochs and not self.progress.stopped_early:
+                self._train_epoch()
+                epoch = self.progress.epoch
+                if epoch % settings.validation_interval == 0 or epoch == settings.num_epochs:
+                    self._validate()
+                ends = epoch == settings.num_epochs or self.progress.stopped_early
+                due = settings.checkpoint_interval_unit == "epoch" and epoch % settings.checkpoint_interval == 0
+                if due or ends:
+                    self.save()
+        return self.progress
+
+    def _train_epoch(self) -> None:
+        progress, settings = self.progress, self.spec.train
+        self.model.train()
+        self.loader.set_epoch(progress.epoch)
+        self.reporter.epoch_starts(progress.epoch, progress.batches, len(self.loader), self.loader.stats)
+        last = len(self.loader)
+        for batch in self.loader:
+            progress.batches += 1
+            steps = progress.batches % settings.accumulate == 0 or progress.batches == last
+            self._train_batch(batch, steps)
+            if steps:
+                self._after_step()
+        self.watch.check()
+        self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
+        progress.epoch, progress.batches = progress.epoch + 1, 0
+
+    def _train_batch(self, batch: Batch, steps: bool) -> None:
+        texts = self.prepared.normaliser.apply_all(batch.texts)
+        ids, lengths = self.prepared.codec.encode(texts)
+        targets = torch.from_numpy(ids).to(self.fabric.device, non_blocking=True)
+        lengths_tensor = torch.from_numpy(lengths).to(self.fabric.device, non_blocking=True)
+        with self.fabric.no_backward_sync(self.wrapped, enabled=not steps):
+            logits = self.wrapped(training_input(batch), targets)
+            loss = self.model.loss(logits, targets, lengths_tensor)
+            self.fabric.backward(loss / self.spec.train.accumulate)
+        self.progress.images += len(batch)
+        self.watch.add(loss.detach(), len(batch), batch.keys)
+        self.reporter.batch_done(len(batch))
+
+    def _after_step(self) -> None:
+        progress, settings = self.progress, self.spec.train
+        if settings.clip_grad_norm:
+            self.fabric.clip_gradients(
+                self.wrapped, self.optimizer, max_norm=settings.clip_grad_norm, error_if_nonfinite=False
+            )
+        rate = self.schedule.apply(self.optimizer, progress.step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step += 1
+        if self.average is not None:
+            self.average.update(self.model)
+        if progress.step % settings.log_every == 0:
+            self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
+        due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
+        if due or self._interrupted:
+            self.save()
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def _validate(self) -> None:
+        candidates = {"raw": self._score(self.model)}
+        if self.average is not None:
+            with self.average.applied_to(self.model):
+                candidates["ema"] = self._score(self.model)
+        raw = candidates["raw"]
+        self.schedule.validated(raw.loss, raw.word_accuracy)
+        weights, chosen = max(candidates.items(), key=lambda pair: pair[1].rank())
+        row = {"epoch": self.progress.epoch, "train_loss": self.watch.epoch_mean(), "val_loss": raw.loss}
+        row |= {"word_accuracy": raw.word_accuracy, "cer": raw.cer}
+        if "ema" in candidates:
+            row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
+        self.progress.history.append(row)
+        is_best = self._keep_if_best(chosen, weights)
+        self.reporter.validated(row, chosen, is_best)
+        early = self.spec.train.early_stop
+        self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
+
+    def _score(self, model: Recognizer) -> Validation:
+        autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
+        return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast)
+
+    def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
+        best = self.progress.best
+        if best and chosen.rank() <= (best["word_accuracy"], -best["cer"]):
+            self.progress.validations_since_best += 1
+            return False
+        self.progress.validations_since_best = 0
+        self.progress.best = {
+            "word_accuracy": chosen.word_accuracy,
+            "cer": chosen.cer,
+            "epoch": self.progress.epoch,
+            "weights": weights,
+        }
+        if self.fabric.is_global_zero:
+            card = self.prepared.card(self.spec, self.progress.best)
+            state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
+            save_reader(self.folder / "best_accuracy.safetensors", state, card)
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint of everything that moves."""
+        self.watch.check()  # a checkpoint never holds weights that a bad loss has spoilt
+        if self.fabric.is_global_zero:
+            progress = self.progress
+            save_checkpoint(self.folder, self._state(), progress.epoch, progress.step, self.spec.train.keep_checkpoints)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint of `save`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.watch.load_state_dict(state["watch"])
+        self.progress = Progress(**state["progress"])
+        self.loader.load_state_dict(state["loader"])
+        if self.average is not None and state["average"] is not None:
+            self.average.load_state_dict(state["average"])
+        scaler = getattr(self.fabric._precision, "scaler", None)
+        if scaler is not None and state["scaler"]:
+            scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.fabric.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.fabric.device)
+
+    def _state(self) -> dict[str, Any]:
+        scaler = getattr(self.fabric._precision, "scaler", None)
+        on_gpu = self.fabric.device.type == "cuda"
+        return {
+            "reader": self.prepared.card(self.spec, self.progress.best).to_json(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "watch": self.watch.state_dict(),
+            "progress": asdict(self.progress),
+            "loader": self.loader.state_dict(),
+            "average": self.average.state_dict() if self.average is not None else None,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "random": {
+                "cpu": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state(self.fabric.device) if on_gpu else None,
+            },
+        }
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM ends the run after the step under way, with a checkpoint; the second at once."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            signal.signal(number, previous[number])
+            self.reporter.say("stopping: this step is finished and a checkpoint saved; once more to stop at once")
+
+        previous: dict[int, Any] = {}
+        try:
+            for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+                previous[number] = signal.signal(number, note)
+        except ValueError:  # not the main thread: Python delivers signals elsewhere
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

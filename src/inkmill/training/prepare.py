@@ -1,0 +1,215 @@
+"""From the spec's data sets to what training needs: checked samples, characters, codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inkmill import __version__
+from inkmill.config.dataset import SourceSpec
+from inkmill.config.spec import Spec
+from inkmill.data.check import CheckRules, check_once
+from inkmill.data.fit import Fit
+from inkmill.data.sample import Source, Text
+from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
+from inkmill.errors import ConfigError, DataError
+from inkmill.models.recognizer import build_recognizer
+from inkmill.runtime.card import ReaderCard
+from inkmill.runtime.reader import input_fit
+from inkmill.text.charset import Charset
+from inkmill.text.codecs import Codec, make_codec
+from inkmill.text.normalise import Normaliser
+
+Say = Callable[[str], None]
+
+CHECKED_HERE = 5000
+"""Sets up to this size are decoded in this process: starting others takes longer."""
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """The usable samples of one side.
+
+    Attributes:
+        source: only what can be used.
+        bucket_widths: int32 (N,) input widths where the width is free, else None.
+        lost: samples left out, by reason.
+    """
+
+    source: Source
+    bucket_widths: NDArray[np.int32] | None
+    lost: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training needs to know of its data."""
+
+    train: PreparedSet
+    val: dict[str, PreparedSet]
+    charset: Charset
+    codec: Codec
+    normaliser: Normaliser
+    fit: Fit
+
+    def card(self, spec: Spec, scores: dict[str, Any]) -> ReaderCard:
+        """Return the card that goes into the model's file."""
+        return ReaderCard(
+            model=spec.model,
+            charset=list(self.charset.chars),
+            normalise=spec.dataset.normalise,
+            max_label_length=spec.dataset.max_label_length,
+            provenance={"inkmill": __version__, "scores": scores, "data": self.summary()},
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many samples are used and lost, by set and reason."""
+        sets = {"train": self.train, **{f"val/{name}": one for name, one in self.val.items()}}
+        return {name: {"used": len(one.source), "lost": one.lost} for name, one in sets.items()}
+
+
+def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
+    """Open, split and check the data of a run, and settle its characters.
+
+    Args:
+        spec: the resolved spec.
+        cache: folder where verdicts are kept, so that an unchanged set is not decoded again.
+        say: prints one line.
+
+    Raises:
+        DataError: no data, nothing usable, or more lost than dataset.max_lost.
+        CharsetError: the character list cannot be used.
+    """
+    train, val = _open(spec, say)
+    normaliser = Normaliser(spec.dataset.normalise)
+    charset = _charset(spec, [source for source, _ in train], normaliser, say)
+    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
+    fit = input_fit(spec.model)
+    with torch.device("meta"):  # only asked for its time steps
+        shape = build_recognizer(
+            spec.model.model_copy(update={"backbone_pretrained": False}),
+            codec.num_classes,
+            spec.dataset.max_label_length,
+        )
+    rules = CheckRules(
+        charset=charset,
+        normaliser=normaliser,
+        max_label_length=spec.dataset.max_label_length,
+        fit=fit,
+        capacity=lambda width: shape.time_steps(fit.height, width),
+        required_steps=codec.required_steps,
+    )
+
+    def usable(source: Source) -> PreparedSet:
+        return _usable(source, rules, spec, cache, say)
+
+    train_sets = [usable(source) for source, _ in train]
+    weights = [weight for _, weight in train]
+    joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
+    return Prepared(joined, {name: usable(source) for name, source in val.items()}, charset, codec, normaliser, fit)
+
+
+def _open(spec: Spec, say: Say) -> tuple[list[tuple[Source, float]], dict[str, Source]]:
+    wanted = spec.dataset.sources("train")
+    if not wanted:
+        raise ConfigError("train needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
+
+    def opened(one: SourceSpec) -> Source:
+        source = open_source(one, label_pattern=spec.dataset.label_pattern)
+        if len(source) == 0:
+            raise DataError(f"{one.path}: the data set is empty")
+        say(f"{source.name}: {len(source):,} samples")
+        for note in notes_of(source):
+            say(f"  {note}")
+        return source
+
+    train = [(opened(one), one.weight) for one in wanted]
+    val_specs = spec.dataset.sources("val")
+    val: dict[str, Source] = {}
+    if val_specs:
+        for one in val_specs:
+            source = opened(one)
+            val[_fresh(source.name, val)] = source
+        return train, val
+    split: list[tuple[Source, float]] = []
+    for source, weight in train:
+        keep, held = holdout(source, spec.dataset.val_fraction)
+        if not len(keep) or not len(held):
+            raise DataError(f"{source.name}: {len(source)} samples are too few to hold some out; give dataset.val=PATH")
+        say(
+            f"{source.name}: {len(held):,} samples held out for validation "
+            f"(dataset.val_fraction={spec.dataset.val_fraction})"
+        )
+        split.append((Subset(source, keep), weight))
+        val[_fresh(source.name, val)] = Subset(source, held)
+    return split, val
+
+
+def _fresh(name: str, taken: dict[str, Source]) -> str:
+    number = 2
+    fresh = name
+    while fresh in taken:
+        fresh, number = f"{name}-{number}", number + 1
+    return fresh
+
+
+def _charset(spec: Spec, sources: list[Source], normaliser: Normaliser, say: Say) -> Charset:
+    if spec.dataset.character_list_file:
+        charset = Charset.from_file(spec.dataset.character_list_file)
+        for line in charset.notes:
+            say(f"{spec.dataset.character_list_file}: {line}")
+        return charset
+    texts = (normaliser.apply(text) for source in sources for text in _texts(source))
+    charset = Charset.from_texts(texts)
+    say(f"characters from the training labels: {len(charset)}")
+    return charset
+
+
+def _texts(source: Source) -> Iterator[str]:
+    for index in range(len(source)):
+        target = source.target(index)
+        if not isinstance(target, Text):
+            raise DataError(
+                f"{source.name}: {source.key(index)} has {type(target).__name__.lower()}; a reader learns from texts"
+            )
+        yield target.value
+
+
+def _usable(source: Source, rules: CheckRules, spec: Spec, cache: Path, say: Say) -> PreparedSet:
+    workers = spec.dataset.workers if len(source) > CHECKED_HERE else 0
+    report = check_once(source, rules, cache, workers=workers)
+    lost = {reason: count for reason, count in report.counts.items() if count}
+    if lost:
+        reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in lost.items())
+        say(f"{source.name}: {sum(lost.values()):,} of {len(source):,} samples cannot be used: {reasons}")
+        for reason in lost:
+            first = report.dropped[reason][0]
+            say(f"  e.g. {reason.replace('_', ' ')}: {first.key} {first.detail}")
+    if report.lost_share > spec.dataset.max_lost:
+        raise DataError(
+            f"{source.name}: {report.lost_share:.1%} of its samples cannot be used ({reasons}), more than "
+            f"dataset.max_lost={spec.dataset.max_lost:g}; `inkmill check` shows which"
+        )
+    if not len(report.keep):
+        raise DataError(f"{source.name}: none of its {len(source)} samples can be used; `inkmill check` shows why")
+    kept = source if len(report.keep) == len(source) else Subset(source, report.keep)
+    widths = None
+    if rules.fit.mode == "height":
+        sizes = report.sizes[report.keep]
+        widths = np.array([rules.fit.bucket_width(int(w), int(h)) for w, h in sizes], dtype=np.int32)
+    return PreparedSet(kept, widths, lost)
+
+
+def _mixed(sets: list[PreparedSet], weights: list[float]) -> PreparedSet:
+    lost: dict[str, int] = {}
+    for one in sets:
+        for reason, count in one.lost.items():
+            lost[reason] = lost.get(reason, 0) + count
+    # The loader measures the widths of a mix itself.
+    return PreparedSet(Mix([one.source for one in sets], weights), None, lost)

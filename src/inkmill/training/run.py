@@ -1,0 +1,209 @@
+"""`train`: from a spec to a reader in one file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from rich.console import Console
+
+from inkmill.config.results import Results, open_results, results_folder
+from inkmill.config.spec import Spec
+from inkmill.config.train import TrainSpec
+from inkmill.data.loaders import Stats
+from inkmill.errors import ConfigError, ModelFileError, TrainingError
+from inkmill.files import write_json_atomic
+from inkmill.models.file import load_checkpoint
+from inkmill.models.recognizer import Recognizer, build_recognizer
+from inkmill.runtime.card import ReaderCard
+from inkmill.training.batches import open_loaders
+from inkmill.training.checkpoint import find_latest
+from inkmill.training.finetune import start_from
+from inkmill.training.loop import Progress, TrainingLoop
+from inkmill.training.prepare import Prepared, prepare
+from inkmill.training.progress import Reporter, draw_curves
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a trained reader is and how good it is.
+
+    Attributes:
+        model: the reader's file.
+        folder: checkpoints, curves, metrics.
+        word_accuracy: of the best validation, 0..1.
+        cer: of the same validation.
+        metrics: what metrics.json holds.
+    """
+
+    model: Path
+    folder: Path
+    word_accuracy: float
+    cer: float
+    metrics: dict[str, Any]
+
+
+def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
+    """Train a reader; a run that was interrupted continues where it stopped.
+
+    Args:
+        spec: the resolved spec.
+        console: where progress goes; None keeps quiet.
+
+    Raises:
+        InkmillError: anything a user can mend.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
+    """
+    console = console or Console(quiet=True)
+    fabric, note = _launch(spec.train)
+    if not fabric.is_global_zero:
+        return _train(spec, fabric, None, console, "")
+    with open_results(spec, "train") as results:
+        return _train(spec, fabric, results, console, note)
+
+
+def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
+    folder = results.folder if results is not None else results_folder(spec, "train")
+    reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
+    reporter.say(note)
+    try:
+        seed = _seed(spec, fabric, reporter)
+        if not fabric.is_global_zero:
+            fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
+        prepared = prepare(spec, folder / "check", reporter.say)
+        if fabric.is_global_zero:
+            fabric.barrier()
+        model = _model(spec, prepared, reporter)
+        with open_loaders(spec, prepared, fabric, seed) as loaders:
+            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter)
+            _resume(loop, spec, folder, reporter)
+            progress = loop.run()
+        return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
+    finally:
+        reporter.close()
+
+
+def _launch(settings: TrainSpec) -> tuple[Fabric, str]:
+    """Return a launched Fabric and one line that says what it runs on."""
+    gpus = torch.cuda.device_count() if settings.device != "cpu" else 0
+    if settings.device == "gpu" and not gpus:
+        raise ConfigError("train.device=gpu, and torch finds no GPU here; use train.device=auto to train on the CPU")
+    if not gpus:
+        fabric = Fabric(accelerator="cpu", devices=1, num_nodes=1, precision="32-true")
+        why = "" if settings.device == "cpu" else " (torch finds no GPU)"
+        lower = f"; {settings.precision} needs a GPU" if settings.precision in ("bf16", "fp16") else ""
+        fabric.launch()
+        return fabric, f"training on the CPU{why}, {torch.get_num_threads()} threads, fp32{lower}"
+    wanted = settings.gpu_ids if len(settings.gpu_ids) >= settings.num_gpus else list(range(settings.num_gpus))
+    missing = [number for number in wanted if number >= gpus]
+    if missing:
+        raise ConfigError(f"train.gpu_ids asks for GPU {missing[0]}, and this machine has {gpus} (0 to {gpus - 1})")
+    torch.backends.cudnn.benchmark = settings.cudnn.benchmark
+    torch.backends.cudnn.deterministic = settings.cudnn.deterministic
+    torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    several = len(wanted) * settings.num_nodes > 1 or "WORLD_SIZE" in os.environ
+    fabric = Fabric(
+        accelerator="cuda",
+        devices=wanted,
+        num_nodes=settings.num_nodes,
+        strategy=settings.distributed_strategy if several else "auto",
+        precision=cast(Any, PRECISIONS[precision]),
+    )
+    fabric.launch()
+    name = torch.cuda.get_device_name(wanted[0])
+    return fabric, f"training on {fabric.world_size} x {name}, {precision}"
+
+
+def _seed(spec: Spec, fabric: Fabric, reporter: Reporter) -> int:
+    seed = spec.train.seed
+    if seed < 0:
+        seed = int(fabric.broadcast(secrets.randbelow(2**31)))
+        reporter.say(f"seed {seed}")
+    torch.manual_seed(seed)  # the same on every rank: the weights must start alike
+    return seed
+
+
+def _model(spec: Spec, prepared: Prepared, reporter: Reporter) -> Recognizer:
+    model = build_recognizer(spec.model, prepared.codec.num_classes, spec.dataset.max_label_length)
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    reporter.say(
+        f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
+        f"{spec.model.prediction}, "
+        f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
+        f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_fit})"
+    )
+    if spec.train.pretrained_model_path:
+        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path))
+        reporter.say(f"fine-tuning from {spec.train.pretrained_model_path}")
+        for line in report.lines():
+            reporter.say(f"  {line}")
+    return model
+
+
+def _resume(loop: TrainingLoop, spec: Spec, folder: Path, reporter: Reporter) -> None:
+    asked = spec.train.resume_training_checkpoint_path
+    path = Path(asked) if asked else find_latest(folder)
+    if path is None:
+        return
+    state = load_checkpoint(path)
+    if "progress" not in state:
+        raise ModelFileError(
+            f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"
+        )
+    before = ReaderCard.from_json(state["reader"], str(path))
+    differs = _differences(before, loop.prepared.card(spec, {}))
+    if differs:
+        raise ConfigError(
+            f"{path}: this run began with another {differs}; give another results_dir, "
+            f"or fine-tune from it with train.pretrained_model_path={path}"
+        )
+    loop.resume(state)
+    progress = loop.progress
+    reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
+
+
+def _differences(before: ReaderCard, now: ReaderCard) -> str:
+    names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
+    wrong = [f"model.{name}" for name in names if name not in ("backbone_pretrained", "pruned_graph_path")]
+    wrong += [
+        name for name in ("charset", "max_label_length", "normalise") if getattr(before, name) != getattr(now, name)
+    ]
+    return ", ".join(wrong)
+
+
+def _finish(
+    prepared: Prepared, progress: Progress, stats: Stats, folder: Path, fabric: Fabric, reporter: Reporter
+) -> TrainResult:
+    if not progress.best:
+        raise TrainingError("no validation took place, so there is no best model; lower train.validation_interval")
+    metrics = dict(progress.best) | {
+        "epochs": progress.epoch,
+        "steps": progress.step,
+        "history": progress.history,
+        "data": prepared.summary(),
+        "skipped": stats.skipped,
+        "machine": f"{platform.processor() or platform.machine()}, torch {torch.__version__}",
+    }
+    model = folder / "best_accuracy.safetensors"
+    if fabric.is_global_zero:
+        write_json_atomic(folder / "metrics.json", metrics)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # matplotlib's font cache and log axes of a single epoch
+            draw_curves(folder / "curves.png", progress.history)
+        reporter.say(
+            f"best: word accuracy {progress.best['word_accuracy']:.2%}, CER {progress.best['cer']:.2%} "
+            f"at epoch {progress.best['epoch']}; {model}"
+        )
+    return TrainResult(model, folder, progress.best["word_accuracy"], progress.best["cer"], metrics)

@@ -1,0 +1,94 @@
+"""Scores of a model on validation loaders, the same on one GPU and on many."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.metrics.recognition import RecognitionScores, score
+from inkmill.models.recognizer import Recognizer
+from inkmill.text.codecs import Codec
+from inkmill.text.normalise import Normaliser
+from inkmill.training.reading import Autocast, read_with_loss
+
+
+@dataclass
+class Validation:
+    """What a validation found.
+
+    Attributes:
+        loss: mean loss an image over all sets.
+        word_accuracy: share of the images read wholly right, over all sets, 0..1.
+        cer: character error rate over all sets.
+        sets: scores of each set.
+        examples: a few (key, truth, text, confidence) of the first set.
+    """
+
+    loss: float
+    word_accuracy: float
+    cer: float
+    sets: dict[str, RecognitionScores]
+    examples: list[tuple[str, str, str, float]] = field(default_factory=list)
+
+    def rank(self) -> tuple[float, float]:
+        """Return what makes one validation better than another: word accuracy, then fewer character errors."""
+        return self.word_accuracy, -self.cer
+
+
+Row = tuple[str, str, str, float]
+
+
+def validate(
+    model: Recognizer,
+    loaders: dict[str, DeviceLoader],
+    codec: Codec,
+    normaliser: Normaliser,
+    autocast: Autocast = nullcontext,
+) -> Validation:
+    """Read every set and score it.
+
+    Args:
+        model: read in evaluation mode; its mode is put back.
+        loaders: by set name; with several ranks each rank's loader gives its own slice.
+        codec: between texts and ids.
+        normaliser: what is applied to the labels.
+        autocast: the precision's context.
+    """
+    was_training = model.training
+    model.eval()
+    rows_by_set: dict[str, list[Row]] = {}
+    loss_sum, images = 0.0, 0
+    for name, loader in loaders.items():
+        rows: list[Row] = []
+        for batch, truths, texts, confidences, loss in read_with_loss(model, loader, codec, normaliser, autocast):
+            rows += zip(batch.keys, truths, texts, confidences.tolist(), strict=True)
+            loss_sum += loss * len(batch)
+            images += len(batch)
+        rows_by_set[name] = _from_all_ranks(rows)
+    model.train(was_training)
+    loss_sum, images = _summed(loss_sum, images)
+    everything = [row for rows in rows_by_set.values() for row in rows]
+    total = score([row[1] for row in everything], [row[2] for row in everything])
+    sets = {name: score([r[1] for r in rows], [r[2] for r in rows]) for name, rows in rows_by_set.items()}
+    return Validation(loss_sum / max(1, images), total.word_accuracy, total.cer or 0.0, sets, everything[:5])
+
+
+def _from_all_ranks(rows: list[Row]) -> list[Row]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return rows
+    gathered: list[list[Row]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, rows)
+    return [row for part in gathered for row in part]
+
+
+def _summed(loss_sum: float, images: int) -> tuple[float, int]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return loss_sum, images
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    both = torch.tensor([loss_sum, images], dtype=torch.float64, device=device)
+    dist.all_reduce(both)
+    return float(both[0]), int(both[1])
