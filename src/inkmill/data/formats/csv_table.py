@@ -1,0 +1,92 @@
+"""CSV with a header: `image_name,label` (lib_ocr, Hugging Face image folders and the like).
+
+Quoted as RFC 4180 says. Values are text and stay text: "NA", "null" and "007" are labels, which table libraries forget.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.lines import raw_lines, write_lines
+from inkmill.data.sample import Target, Text
+from inkmill.errors import LabelFileError
+
+_IMAGE_COLUMNS = ("image_name", "image", "file_name", "filename", "path")
+_LABEL_COLUMNS = ("label", "text", "transcription", "words")
+
+
+@FORMATS.register("csv")
+class CsvTable(LabelFormat):
+    """A table whose header names an image column and a label column; other columns are not looked at."""
+
+    name: ClassVar[str] = "csv"
+    title: ClassVar[str] = "CSV with the header image_name,label"
+    example: ClassVar[str] = 'image_name,label / a.png,"New York, NY"'
+    file_name: ClassVar[str] = "tgt.csv"
+
+    def claims(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.claims`."""
+        columns = _columns(head[0].split(",")) if head else None
+        return "the header names a column of images and one of labels" if columns else None
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """See `LabelFormat.read`; a quoted label may run over several lines, the entry carries the first."""
+        rows = csv.reader((line for _, line in raw_lines(path)), strict=True)
+        columns, line = None, 1
+        try:
+            for row in rows:
+                if columns is None and row:
+                    columns = self._header(row, path, line)
+                elif columns and row:
+                    yield _entry(row, columns, path, line)
+                line = rows.line_num + 1
+        except csv.Error as error:
+            raise LabelFileError(f"not valid CSV: {error}", path, line) from None
+
+    def write(self, path: Path, entries: Iterable[Entry]) -> None:
+        """See `LabelFormat.write`."""
+        write_lines(path, _rows(self.checked(entries)))
+
+    def refuses(self, image: str, target: Target) -> str | None:
+        """See `LabelFormat.refuses`; a label may hold line feeds here."""
+        if isinstance(target, Text) and "\n" in target.value:
+            return unwritable(target.value, "\r\0", "label") or super().refuses(image, Text(""))
+        return super().refuses(image, target)
+
+    def _header(self, row: list[str], path: Path, line: int) -> tuple[int, int]:
+        columns = _columns(row)
+        if columns is None:
+            raise LabelFileError(f"expected the header image_name,label and found {','.join(row)!r}", path, line)
+        return columns
+
+
+def _columns(header: list[str]) -> tuple[int, int] | None:
+    names = [name.strip().strip('"').lower() for name in header]
+    image = next((names.index(name) for name in _IMAGE_COLUMNS if name in names), None)
+    label = next((names.index(name) for name in _LABEL_COLUMNS if name in names), None)
+    return None if image is None or label is None else (image, label)
+
+
+def _entry(row: list[str], columns: tuple[int, int], path: Path, line: int) -> Entry:
+    image, label = columns
+    if len(row) <= max(columns):
+        raise LabelFileError(f"expected at least {max(columns) + 1} columns and found {len(row)}", path, line)
+    if not row[image]:
+        raise LabelFileError("the image name is empty", path, line)
+    return Entry(row[image], Text(row[label]), line)
+
+
+def _rows(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield "image_name,label"
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="")
+    for pair in pairs:
+        writer.writerow(pair)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()

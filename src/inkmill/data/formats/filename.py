@@ -1,0 +1,84 @@
+"""The label in the file name: `Xk4P.png`, `Xk4P.2.png`; what is label and what is not, a regular expression says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from inkmill.config.dataset import DatasetSpec
+from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.roots import list_images
+from inkmill.data.sample import Target, Text
+from inkmill.errors import ConfigError, LabelFileError
+
+DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default
+"""What stands before the first dot, a number after it being a count of images with the same label."""
+
+_UNSAFE = '/\\.<>:"|?*\t\r\n\0'
+
+
+@FORMATS.register("filename")
+class FileName(LabelFormat):
+    """A folder of images, searched recursively, each called by its label.
+
+    Args:
+        label_pattern: matched against the whole name without its last suffix; its group `label` is the label.
+
+    Raises:
+        ConfigError: the pattern is not a regular expression or has no group `label`.
+    """
+
+    name: ClassVar[str] = "filename"
+    title: ClassVar[str] = "label in the file name: label.png, label.2.png; label_pattern says which part"
+    example: ClassVar[str] = "Xk4P.2.png"
+    image_folder: ClassVar[str] = ""
+
+    def __init__(self, label_pattern: str | None = None) -> None:
+        super().__init__(label_pattern or DEFAULT_PATTERN)
+        try:
+            self._pattern = re.compile(self.label_pattern or "")
+        except re.error as error:
+            raise ConfigError(f"label_pattern {self.label_pattern!r} is not a regular expression: {error}") from None
+        if "label" not in self._pattern.groupindex:
+            raise ConfigError(f"label_pattern {self.label_pattern!r} has no group (?P<label>...), the part to read")
+
+    def claims(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.claims`; looks at the first image."""
+        first = next(list_images(path), None)
+        label = self._label(first) if first else None
+        return f"the name {first} matches label_pattern, with the label {label!r}" if label is not None else None
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """See `LabelFormat.read`; an image whose name does not match is an error, since its label is unknown."""
+        for image in list_images(path):
+            label = self._label(image)
+            if label is None:
+                wrong = f"the name does not match label_pattern {self.label_pattern!r}"
+                raise LabelFileError(f"{wrong}: change the pattern or move the file away", path / image)
+            yield Entry(image, Text(label), 1)
+
+    def write(self, path: Path, entries: Iterable[Entry]) -> None:
+        """See `LabelFormat.write`; the names are the labels, so this only checks that they say what they should."""
+        for image, text in self.checked(entries):
+            if self._label(image) != text:
+                raise LabelFileError(f"this name does not carry the label {text!r}", path / image)
+
+    def refuses(self, image: str, target: Target) -> str | None:
+        """See `LabelFormat.refuses`; the label must survive as part of a name on every system."""
+        if not isinstance(target, Text) or not target.value:
+            return "a file name needs a text that is not empty"
+        if len(target.value.encode("utf-8", "replace")) > 200 or target.value != target.value.strip():
+            return "the label is over 200 bytes, or begins or ends with a blank"
+        if self._label(f"{target.value}.1.png") != target.value:
+            return unwritable(target.value, _UNSAFE, "label") or "label_pattern would not read it back from a name"
+        return unwritable(target.value, _UNSAFE, "label")
+
+    def place(self, key: str, target: Target, index: int, suffix: str) -> str:
+        """See `LabelFormat.place`: label.index.suffix."""
+        return f"{target.value if isinstance(target, Text) else ''}.{index}{suffix}"
+
+    def _label(self, image: str) -> str | None:
+        match = self._pattern.fullmatch(PurePosixPath(image).stem)
+        return match["label"] if match else None

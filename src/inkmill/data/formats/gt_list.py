@@ -1,0 +1,48 @@
+"""TAO's `gt_list.txt`: `name label`, a space in NVIDIA's documentation and a TAB in its converter.
+
+The first run of blanks splits, so a label may hold spaces (which TAO itself cannot read) and a name may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.sample import Target, Text
+
+_BLANKS = re.compile(r"[ \t]+")
+
+
+@FORMATS.register("gt_list")
+class GtList(LabelFormat):
+    """One image a line: its name, spaces or TABs, its label. Blanks around the label are not part of it."""
+
+    name: ClassVar[str] = "gt_list"
+    title: ClassVar[str] = "NVIDIA TAO: name, space or TAB, label"
+    example: ClassVar[str] = "a.png New York"
+    file_name: ClassVar[str] = "gt_list.txt"
+
+    def claims(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.claims`."""
+        split = sum(1 for line in head if _BLANKS.search(line.strip(" \t")))
+        return "lines hold a name, blanks and a label" if split and 2 * split >= len(head) else None
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """See `LabelFormat.read`; a line with a name alone has an empty label."""
+        for number, line in read_lines(path):
+            name, *label = _BLANKS.split(line.strip(" \t"), maxsplit=1)
+            yield Entry(name, Text(label[0] if label else ""), number)
+
+    def write(self, path: Path, entries: Iterable[Entry]) -> None:
+        """See `LabelFormat.write`; writes a TAB, which TAO's converter insists on."""
+        write_lines(path, (f"{image}\t{text}" for image, text in self.checked(entries)))
+
+    def refuses(self, image: str, target: Target) -> str | None:
+        """See `LabelFormat.refuses`."""
+        if isinstance(target, Text) and target.value != target.value.strip(" \t"):
+            return "the label begins or ends with a blank"
+        return unwritable(image, " ") or super().refuses(image, target)

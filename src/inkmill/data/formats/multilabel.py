@@ -1,0 +1,66 @@
+"""Lists of images with any number of class names each: `filename label_1 label_2`, space-separated, without a header.
+
+On paper this cannot be told from a TAO list whose labels hold spaces. Files called `.ssv` are recognised; for others
+the spec says `format: multilabel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.sample import Labels, Target
+from inkmill.errors import DataError
+
+
+@FORMATS.register("multilabel")
+class MultiLabel(LabelFormat):
+    """One image a line: its name, then its class names, all split by blanks; an image without a class is allowed."""
+
+    name: ClassVar[str] = "multilabel"
+    title: ClassVar[str] = "classification: name, then class names, split by blanks"
+    example: ClassVar[str] = "a.jpg cat outdoors"
+    file_name: ClassVar[str] = "labels.ssv"
+    names_folder: ClassVar[bool] = True
+
+    def claims(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.claims`."""
+        return "its name ends in .ssv" if path.suffix.lower() == ".ssv" else None
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """See `LabelFormat.read`; the targets are `Labels`."""
+        for number, line in read_lines(path):
+            name, *labels = split_labels(line)
+            yield Entry(name, Labels(tuple(labels)), number)
+
+    def write(self, path: Path, entries: Iterable[Entry]) -> None:
+        """See `LabelFormat.write`."""
+        write_lines(path, map(self._line, entries))
+
+    def refuses(self, image: str, target: Target) -> str | None:
+        """See `LabelFormat.refuses`."""
+        if not isinstance(target, Labels):
+            return "multilabel holds class names, not texts"
+        if not image or not all(target.names):
+            return "a name is empty"
+        words = (unwritable(word, " \t\r\n\0", what) for what, word in _words(image, target))
+        return next((refusal for refusal in words if refusal), None)
+
+    def _line(self, entry: Entry) -> str:
+        refusal = self.refuses(entry.image, entry.target)
+        if refusal or not isinstance(entry.target, Labels):
+            raise DataError(f"{entry.image!r} cannot be written in the format 'multilabel': {refusal}")
+        return " ".join((entry.image, *entry.target.names))
+
+
+def split_labels(text: str) -> list[str]:
+    """Split at spaces and TABs alone; other white space is part of a name."""
+    return [word for word in text.replace("\t", " ").split(" ") if word]
+
+
+def _words(image: str, target: Labels) -> Iterator[tuple[str, str]]:
+    yield "image name", image
+    yield from (("class name", name) for name in target.names)

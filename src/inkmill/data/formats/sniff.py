@@ -1,0 +1,215 @@
+"""Which kind of data set a path is, and why: the guess that spares the user an option, with its reasons.
+
+What a label file holds is decided by content, not by its name: each format that could have written its first lines is
+tried, and the one whose images are found on the disk wins. Of equals the more particular format wins (see `_ORDER`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from inkmill.data.formats.base import FORMATS, LabelFormat
+from inkmill.data.formats.lines import head_lines
+from inkmill.data.formats.roots import Root, find_root, list_images
+from inkmill.errors import DataError, LabelFileError
+from inkmill.files import explain
+
+Kind = Literal["labels", "lmdb", "shards"]
+
+# From the most particular to the most general: what an earlier one accepts, a later one may accept by accident.
+_ORDER = ("doctr", "icdar", "easyocr", "csv", "tsv", "multilabel", "gt_list")
+_FOLDER_ORDER = ("txt", "filename")
+
+_LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
+_NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
+_NOT_LABELS_BEGIN = ("readme", "license", "licence", "character", "vocab", "charset", "dict")
+_HEAD = 64
+_MANY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a path was recognised as.
+
+    Attributes:
+        kind: labels (a label file or a folder format), lmdb, or shards.
+        format: name of the label format; empty for lmdb and shards.
+        labels: the label file, or the folder of a folder format, an LMDB or shards.
+        root: the folder that image names are relative to.
+        why: what was seen, in one sentence.
+    """
+
+    kind: Kind
+    format: str
+    labels: Path
+    root: Path
+    why: str
+
+
+def sniff(path: Path, images: Path | None = None, label_pattern: str | None = None) -> Finding:
+    """Recognise a folder, a label file, an LMDB or tar shards.
+
+    Args:
+        path: a folder or file that exists.
+        images: the folder of the images, when `path` is their label file.
+        label_pattern: regular expression for labels in file names.
+
+    Raises:
+        DataError: nothing fits; the message says what was tried and what each lacked.
+    """
+    if path.suffix.lower() == ".tar":
+        return Finding("shards", "", path, path.parent, f"{path} is a tar file")
+    if path.name == "data.mdb":
+        return Finding("lmdb", "", path.parent, path.parent, f"{path} is an LMDB")
+    if path.is_dir():
+        return _sniff_folder(path, label_pattern)
+    finding, tried = _sniff_file(path, images)
+    if finding is None:
+        raise DataError(f"{path} is no label file that inkmill knows: {tried}; name the format to see its first error")
+    return finding
+
+
+def with_format(path: Path, name: str, images: Path | None = None, label_pattern: str | None = None) -> Finding:
+    """Return the finding for a path whose format the user has named; only the images are looked for.
+
+    Raises:
+        ConfigError: no such format.
+        DataError: it does not go with the path, or none of the images is found.
+    """
+    fmt = FORMATS.get(name)(label_pattern)
+    if fmt.of_folder:
+        if not path.is_dir():
+            raise DataError(f"{path} is a file, and the format {name!r} ({fmt.title}) needs a folder of images")
+        return Finding("labels", name, path, path, f"the format {name} was asked for")
+    if path.is_dir():
+        path = _only_label_file(path, name)
+    root = _root_of(path, fmt, images)
+    if root.found == 0:
+        tried = ", ".join(map(str, root.tried))
+        raise DataError(f"{path}: none of the first {root.looked} images is in {tried}: give the folder of the images")
+    return Finding("labels", name, path, root.folder, f"the format {name} was asked for; {root}")
+
+
+def _sniff_file(path: Path, images: Path | None) -> tuple[Finding | None, str]:
+    """Return what a label file is, or None and what each format lacked."""
+    head = head_lines(path, _HEAD)
+    if not head:
+        return None, "it is empty"
+    best: Finding | None = None
+    best_found, tried = 0, []
+    for name in _ORDER:
+        fmt = FORMATS.get(name)()
+        reason = fmt.claims(path, head)
+        if reason is None:
+            continue
+        try:
+            root = _root_of(path, fmt, images)
+        except LabelFileError as error:
+            tried.append(f"as {name}, {error}")
+            continue
+        tried.append(f"as {name}, {root if root.found else _nowhere(root)}")
+        if root.found > best_found:
+            best_found = root.found
+            best = Finding(
+                "labels", name, path, root.folder, f"{path} is read as {name} ({fmt.title}): {reason}; {root}"
+            )
+    known = "; ".join(tried) or f"expected one of {', '.join(_ORDER)}, and its first line is {head[0][:60]!r}"
+    return best, known
+
+
+def _sniff_folder(folder: Path, label_pattern: str | None) -> Finding:
+    if (folder / "data.mdb").is_file():
+        return Finding("lmdb", "", folder, folder, f"{folder} holds data.mdb, an LMDB")
+    names = _names(folder)
+    if any(name.lower().endswith(".tar") for name in names):
+        return Finding("shards", "", folder, folder, f"{folder} holds tar files")
+    findings, tried = [], []
+    for name in _label_files(folder, names):
+        finding, lacked = _sniff_file(folder / name, None)
+        findings += [finding] if finding else []
+        tried.append(f"{name}: {lacked}")
+    if len(findings) > 1:
+        both = ", ".join(finding.labels.name for finding in findings)
+        raise DataError(f"{folder} holds several label files ({both}): give the one to use instead of the folder")
+    if findings:
+        return findings[0]
+    if tree := next(lmdb_folders(folder), None):
+        return Finding("lmdb", "", folder, folder, f"{folder} holds LMDBs, the first in {tree}")
+    return _by_names(folder, label_pattern, tried)
+
+
+def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Finding:
+    """Last resort: formats without a label file. A label file that failed goes first, since it was surely meant."""
+    if tried:
+        raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
+    for name in _FOLDER_ORDER:
+        reason = FORMATS.get(name)(label_pattern).claims(folder, [])
+        if reason:
+            return Finding("labels", name, folder, folder, f"{folder} has no label file: {reason}, so {name} it is")
+    image = next(list_images(folder), None)
+    seen = f"the image {image}, whose name does not match label_pattern" if image else "no image"
+    wanted = "a label file, a data.mdb, tar shards, or images with their labels in .txt files or names"
+    raise DataError(f"{folder} is no data set that inkmill knows: expected {wanted}, and found {seen}")
+
+
+def _root_of(path: Path, fmt: LabelFormat, images: Path | None) -> Root:
+    names = [entry.image for entry in islice(fmt.read(path), _HEAD)]
+    if not names:
+        raise LabelFileError("there is no label in it", path)
+    return find_root(path, names, images)
+
+
+def _nowhere(root: Root) -> str:
+    return f"none of the first {root.looked} images is in {', '.join(map(str, root.tried))}"
+
+
+def _names(folder: Path) -> list[str]:
+    """The files right in a folder that can be labels or shards; images, which may be millions, are passed over."""
+    wanted = _LABEL_SUFFIXES | {".tar"}
+    try:
+        with os.scandir(folder) as listing:
+            return sorted(entry.name for entry in listing if Path(entry.name).suffix.lower() in wanted)
+    except OSError as error:
+        raise DataError(f"the folder cannot be listed: {explain(error)}") from error
+
+
+def _label_files(folder: Path, names: list[str]) -> list[str]:
+    """Names that may be label files: not one of ours, not a text that belongs to one image."""
+    found = []
+    for name in names:
+        stem = Path(name).stem
+        lower = name.lower()
+        if lower in _NOT_LABELS or lower.startswith((*_NOT_LABELS_BEGIN, ".")):
+            continue
+        if lower.endswith(".txt") and any(
+            (folder / f"{stem}{suffix}").is_file() for suffix in (".png", ".jpg", ".jpeg")
+        ):
+            continue
+        found.append(name)
+        if len(found) == _MANY:
+            break
+    return found
+
+
+def _only_label_file(folder: Path, name: str) -> Path:
+    names = _label_files(folder, _names(folder))
+    own = FORMATS.get(name).file_name
+    if own in names:
+        return folder / own
+    if len(names) != 1:
+        seen = f"several ({', '.join(names)})" if names else "none"
+        raise DataError(f"{folder}: expected one label file for the format {name!r} and found {seen}: name it")
+    return folder / names[0]
+
+
+def lmdb_folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders at or under `folder` that hold a data.mdb, sorted; links to folders are not followed."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if "data.mdb" in files:
+            yield Path(place)

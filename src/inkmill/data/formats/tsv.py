@@ -1,0 +1,67 @@
+"""`path<TAB>label`: PaddleOCR, OpenOCR, VietOCR and CLOVA's deep-text-recognition-benchmark.
+
+PaddleOCR also allows a JSON list of names in the first column; all of them have the label.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.sample import Target, Text
+from inkmill.errors import LabelFileError
+
+
+@FORMATS.register("tsv")
+class Tsv(LabelFormat):
+    """One image a line: its path, one TAB, its label. The label may be empty and may hold spaces."""
+
+    name: ClassVar[str] = "tsv"
+    title: ClassVar[str] = "PaddleOCR, VietOCR, CLOVA: path, TAB, label"
+    example: ClassVar[str] = "images/a.png<TAB>New York"
+    file_name: ClassVar[str] = "labels.tsv"
+    names_folder: ClassVar[bool] = True
+
+    def claims(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.claims`."""
+        return "every line holds a TAB" if head and all("\t" in line for line in head) else None
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """See `LabelFormat.read`."""
+        for number, line in read_lines(path):
+            names, tab, label = line.partition("\t")
+            if not tab or not names:
+                raise LabelFileError("expected an image path, one TAB and a label, e.g. " + self.example, path, number)
+            if label.startswith('[{"') and '"points"' in label:
+                raise LabelFileError("this is a file of text regions (detection), not of texts", path, number)
+            if "\t" in label:
+                raise LabelFileError("expected one TAB, between path and label, and found more", path, number)
+            for name in _names(names, path, number):
+                yield Entry(name, Text(label), number)
+
+    def write(self, path: Path, entries: Iterable[Entry]) -> None:
+        """See `LabelFormat.write`."""
+        write_lines(path, (f"{image}\t{text}" for image, text in self.checked(entries)))
+
+    def refuses(self, image: str, target: Target) -> str | None:
+        """See `LabelFormat.refuses`."""
+        if image.startswith("[") and image.endswith("]"):
+            return "the image name would be read as a list of names"
+        more = unwritable(target.value, "\t", "label") if isinstance(target, Text) else None
+        return more or super().refuses(image, target)
+
+
+def _names(column: str, path: Path, number: int) -> list[str]:
+    if not (column.startswith("[") and column.endswith("]")):
+        return [column]
+    try:
+        names = json.loads(column)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise LabelFileError('expected a JSON list of image names, e.g. ["a.jpg", "b.jpg"]', path, number)
+    return names

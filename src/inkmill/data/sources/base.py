@@ -1,0 +1,67 @@
+"""What every kind of source shares: bounds, a name, a fingerprint taken once, and notes about what was seen."""
+
+from __future__ import annotations
+
+import operator
+from functools import cached_property
+
+from inkmill.data.sample import Sample, Target
+from inkmill.errors import DataError
+
+MAX_IMAGE_BYTES = 256 << 20
+"""Largest image file that is read: 256 MiB is far above any photograph and far below a machine's memory."""
+
+
+class BaseSource:
+    """Base of the sources; see `inkmill.data.sample.Source` for what each method promises.
+
+    Attributes:
+        name: short name for tables.
+        notes: what a user should know about how the data were understood, one sentence each: the format and why,
+            what was left out and how often.
+    """
+
+    def __init__(self, name: str, notes: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.notes = notes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest that stands for the contents."""
+        return self._fingerprint()
+
+    def _fingerprint(self) -> str:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def get(self, index: int) -> Sample:
+        """Return sample `index`; raises DataError naming its key when its bytes cannot be had."""
+        return Sample(self.key(index), self.image(index), self.target(index))
+
+    def image(self, index: int) -> bytes:
+        """Return the encoded image of sample `index`; raises DataError naming its key."""
+        raise NotImplementedError
+
+    def key(self, index: int) -> str:
+        """Return the key of sample `index`."""
+        raise NotImplementedError
+
+    def target(self, index: int) -> Target:
+        """Return the target of sample `index`; its image is not read."""
+        raise NotImplementedError
+
+    def _checked(self, index: int) -> int:
+        """Return an index in range as a Python int; negative ones count from the end, as in any sequence."""
+        position = operator.index(index)
+        position += len(self) if position < 0 else 0
+        if not 0 <= position < len(self):
+            raise IndexError(f"{self.name} has {len(self)} samples; there is no sample {index}")
+        return position
+
+
+def check_image_bytes(size: int, key: str) -> None:
+    """Refuse an image file that is empty or too large to be one; raises DataError."""
+    if size > MAX_IMAGE_BYTES:
+        raise DataError(f"{key}: {size:,} bytes are more than the {MAX_IMAGE_BYTES >> 20} MiB an image may have")

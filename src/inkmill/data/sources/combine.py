@@ -1,0 +1,127 @@
+"""Sources made of sources: a part of one, several in a row, several by weight. All of it is index arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inkmill.data.sample import Source, Target
+from inkmill.data.sources.base import BaseSource
+from inkmill.data.sources.packed import fingerprint
+from inkmill.errors import ConfigError, DataError
+
+
+class Subset(BaseSource):
+    """The samples of a source at some indices, in their order; keys stay those of the source.
+
+    Args:
+        source: the whole.
+        indices: int64 (N,), each in 0..len(source) - 1; an index may come several times.
+
+    Raises:
+        DataError: an index that the source does not have.
+    """
+
+    def __init__(self, source: Source, indices: ArrayLike) -> None:
+        super().__init__(source.name, notes_of(source))
+        self.source = source
+        self.indices: NDArray[np.int64] = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        wrong = self.indices[(self.indices < 0) | (self.indices >= len(source))]
+        if wrong.size:
+            raise DataError(f"{source.name} has {len(source)} samples; there is no sample {wrong[0]}")
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def image(self, index: int) -> bytes:
+        """See `Source.get`."""
+        return image_of(self.source, int(self.indices[self._checked(index)]))
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        return self.source.key(int(self.indices[self._checked(index)]))
+
+    def target(self, index: int) -> Target:
+        """See `Source.target`."""
+        return self.source.target(int(self.indices[self._checked(index)]))
+
+    def _fingerprint(self) -> str:
+        return fingerprint("subset", self.source.fingerprint, self.indices)
+
+
+class Mix(BaseSource):
+    """Several sources in a row, each as often as its weight says: with 2 every sample twice, with 0.1 a tenth of them.
+
+    The share of a fractional weight is spread evenly over the source and is the same every time. Keys get the
+    source's number and name in front, so that they stay unique; a sample that comes twice has the same key twice.
+
+    Args:
+        sources: at least one.
+        weights: one positive number a source; 1 for all when left out.
+
+    Raises:
+        ConfigError: no source, or weights that do not go with the sources.
+    """
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float] | None = None) -> None:
+        weights = [1.0] * len(sources) if weights is None else [float(weight) for weight in weights]
+        if not sources or len(weights) != len(sources):
+            raise ConfigError(f"a mix needs one weight a source: {len(sources)} sources, {len(weights)} weights")
+        if not all(0 < weight < float("inf") for weight in weights):
+            raise ConfigError(f"the weights of a mix must be positive numbers, and are {weights}")
+        super().__init__("+".join(source.name for source in sources), ())
+        self.notes = tuple(note for source in sources for note in notes_of(source))
+        self.sources, self.weights = list(sources), weights
+        counts = [max(round(weight * len(source)), 1) for source, weight in zip(sources, weights, strict=True)]
+        self._ends: NDArray[np.int64] = np.cumsum(counts, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return (number of the source, index in it) of sample `index`."""
+        index = self._checked(index)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        start = int(self._ends[number - 1]) if number else 0
+        length, count = len(self.sources[number]), int(self._ends[number]) - start
+        position, whole = index - start, count // length * length
+        if position < whole:
+            return number, position % length
+        return number, (position - whole) * length // (count - whole)
+
+    def image(self, index: int) -> bytes:
+        """See `Source.get`."""
+        number, inner = self.locate(index)
+        return image_of(self.sources[number], inner)
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        number, inner = self.locate(index)
+        return f"{number}/{self.sources[number].name}/{self.sources[number].key(inner)}"
+
+    def target(self, index: int) -> Target:
+        """See `Source.target`."""
+        number, inner = self.locate(index)
+        return self.sources[number].target(inner)
+
+    def _fingerprint(self) -> str:
+        return fingerprint("mix", *(source.fingerprint for source in self.sources), repr(self.weights))
+
+
+class Concat(Mix):
+    """Several sources in a row, each once."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        super().__init__(sources)
+
+
+def notes_of(source: Source) -> tuple[str, ...]:
+    """Return a source's notes; sources of other making may have none."""
+    return tuple(getattr(source, "notes", ()))
+
+
+def image_of(source: Source, index: int) -> bytes:
+    """Return the image alone, where the source can give it without its target."""
+    return source.image(index) if isinstance(source, BaseSource) else source.get(index).image

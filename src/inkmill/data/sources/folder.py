@@ -1,0 +1,99 @@
+"""Loose image files with a label file, or with their labels in text files or names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from inkmill.data.formats import FORMATS
+from inkmill.data.formats.sniff import Finding
+from inkmill.data.sample import Labels, Target, Text
+from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
+from inkmill.errors import DataError
+from inkmill.files import explain
+
+
+class FolderSource(BaseSource):
+    """A label file and its images, or a folder format.
+
+    The labels are read once, into buffers; images are opened one at a time, so any number of them needs one handle.
+    A sample's key is its image's path as the label file has it; the second mention of an image gets `#2`, and so on.
+
+    Args:
+        finding: which file, which format, and where the images are (see `formats.sniff`).
+        label_pattern: regular expression for labels in file names.
+
+    Raises:
+        LabelFileError: a line that is not in the format.
+        DataError: no entry at all.
+    """
+
+    def __init__(self, finding: Finding, label_pattern: str | None = None) -> None:
+        super().__init__(_name_of(finding), (finding.why,))
+        self.root, self.format = finding.root, finding.format
+        self._multilabel = self.format == "multilabel"
+        self._images, self._labels = _read(finding, label_pattern)
+        if not len(self._images):
+            raise DataError(f"{finding.labels} holds no label: nothing to use")
+        self._repeats = repeats(self._images)
+        if self._repeats:
+            self.notes += (f"{len(self._repeats)} entries name an image that an earlier one names",)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def image(self, index: int) -> bytes:
+        """See `Source.get`."""
+        index = self._checked(index)
+        path = os.path.join(self.root, self._images[index])  # noqa: PTH118 - a million times
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                check_image_bytes(os.fstat(file.fileno()).st_size, self.key(index))
+                return file.read()
+        except (OSError, ValueError) as error:
+            reason = explain(error) if isinstance(error, OSError) else str(error)
+            raise DataError(f"{self.key(index)}: the image cannot be read ({reason})") from error
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        index = self._checked(index)
+        repeat = self._repeats.get(index)
+        return f"{self._images[index]}#{repeat}" if repeat else self._images[index]
+
+    def target(self, index: int) -> Target:
+        """See `Source.target`."""
+        label = self._labels[self._checked(index)]
+        return Labels(tuple(label.split(" ")) if label else ()) if self._multilabel else Text(label)
+
+    def _fingerprint(self) -> str:
+        """Hash names, labels, and every image's size and time; a missing image counts as size -1."""
+        stats = np.fromiter(map(self._stat, self._images), np.dtype((np.int64, 2)), len(self))
+        return fingerprint("folder", self.format, self._images, self._labels, stats)
+
+    def _stat(self, image: str) -> tuple[int, int]:
+        try:
+            status = os.stat(os.path.join(self.root, image))  # noqa: PTH116, PTH118
+        except (OSError, ValueError):
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+
+def _read(finding: Finding, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings]:
+    images, labels = PackedBuilder(), PackedBuilder()
+    for entry in FORMATS.get(finding.format)(label_pattern).read(finding.labels):
+        images.append(entry.image)
+        labels.append(_plain(entry.target))
+    return images.packed(), labels.packed()
+
+
+def _plain(target: Target) -> str:
+    return " ".join(target.names) if isinstance(target, Labels) else target.value if isinstance(target, Text) else ""
+
+
+def _name_of(finding: Finding) -> str:
+    """The folder's name; with the label file's where that says more than the usual `labels.tsv`."""
+    labels = Path(finding.labels).resolve()
+    return labels.name if labels.is_dir() else f"{labels.parent.name}/{labels.name}"

@@ -1,0 +1,165 @@
+"""OCR LMDBs: CLOVA's and TAO's, counted from 1, and VietOCR's, counted from 0.
+
+Keys: `num-samples` (decimal), `image-%09d` (the encoded file), `label-%09d` (UTF-8). A re-converted LMDB may hold
+keys of an older, larger set, so `num-samples` says what counts. VietOCR writes one less than there is (its
+`nSamples = cnt - 1` counts from 0); its LMDBs are known by their `path-%09d` keys, and their last sample is not lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from inkmill.data.formats.multilabel import split_labels
+from inkmill.data.sample import Labels, Target, Text
+from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sources.packed import fingerprint
+from inkmill.errors import DataError, MissingExtraError
+
+_MAX_SAMPLES = 999_999_999
+"""The keys have nine digits."""
+
+
+class LmdbSource(BaseSource):
+    """One LMDB. The environment is opened in each process on first use, read-only and without a lock file.
+
+    Args:
+        folder: the folder of data.mdb.
+        multilabel: labels are class names split by blanks.
+
+    Raises:
+        DataError: not an LMDB, or not one with these keys.
+        MissingExtraError: the package lmdb is absent.
+    """
+
+    def __init__(self, folder: Path, multilabel: bool = False) -> None:
+        super().__init__(folder.resolve().name)
+        self.folder, self._multilabel = folder, multilabel
+        self._opened: tuple[int, _Environment] | None = None
+        self._base, self._length, notes = _layout(self._environment(), folder)
+        self.notes = (f"{folder} is an LMDB of {self._length} samples, counted from {self._base}", *notes)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def image(self, index: int) -> bytes:
+        """See `Source.get`."""
+        data = self._value("image", index)
+        check_image_bytes(len(data), self.key(index))
+        return data
+
+    def key(self, index: int) -> str:
+        """See `Source.key`: the LMDB key of the image."""
+        return f"image-{self._checked(index) + self._base:09d}"
+
+    def target(self, index: int) -> Target:
+        """See `Source.target`."""
+        try:
+            label = self._value("label", index).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.folder}: the label of {self.key(index)} is not UTF-8 ({error.reason})") from None
+        return Labels(tuple(split_labels(label))) if self._multilabel else Text(label)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _value(self, what: str, index: int) -> bytes:
+        key = f"{what}-{self._checked(index) + self._base:09d}"
+        value = self._environment().get(key)
+        if value is None:
+            raise DataError(f"{self.folder}: the key {key} is missing, although num-samples counts it")
+        return value
+
+    def _environment(self) -> _Environment:
+        """An environment must not cross a fork, so it is kept with the process it was opened in."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), _open(self.folder))
+        return self._opened[1]
+
+    def _fingerprint(self) -> str:
+        status = (self.folder / "data.mdb").stat()
+        return fingerprint("lmdb", f"{status.st_size} {status.st_mtime_ns} {self._base} {self._length}")
+
+
+class _Environment:
+    """An open LMDB, closed when the last source that reads it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import lmdb
+        except ImportError as error:
+            raise MissingExtraError("lmdb", "train", "reading an LMDB") from error
+        try:
+            # No read-ahead: samples are read in random order, and the pages between them would push out useful ones.
+            self._env = lmdb.open(str(path), readonly=True, lock=False, readahead=False, max_dbs=0)
+        except lmdb.Error as error:
+            raise DataError(f"{path} cannot be read as an LMDB ({error})") from error
+
+    def get(self, key: str) -> bytes | None:
+        """Return a value, copied; each call has its own transaction, so any thread may call."""
+        with self._env.begin() as transaction:
+            value: bytes | None = transaction.get(key.encode("ascii"))
+            return value
+
+    def entries(self) -> int:
+        """Return the number of keys."""
+        count: int = self._env.stat()["entries"]
+        return count
+
+    def __del__(self) -> None:
+        if hasattr(self, "_env"):
+            self._env.close()
+
+
+# One environment for each file and process: LMDB refuses to open a file twice. The file's identity is part of the key,
+# so an LMDB that was replaced under the same name is opened anew.
+_ENVIRONMENTS: weakref.WeakValueDictionary[tuple[int, int, int], _Environment] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def _open(folder: Path) -> _Environment:
+    try:
+        status = (folder / "data.mdb").stat()
+    except OSError as error:
+        raise DataError(f"{folder} holds no data.mdb: expected the folder of an LMDB") from error
+    identity = (os.getpid(), status.st_dev, status.st_ino)
+    with _LOCK:
+        environment = _ENVIRONMENTS.get(identity)
+        if environment is None:
+            environment = _ENVIRONMENTS[identity] = _Environment(folder)
+        return environment
+
+
+def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[str, ...]]:
+    """Return (first number, number of samples, notes)."""
+    count = _count(environment, folder)
+    base = 0 if environment.get("image-000000000") is not None else 1
+    vietocr = base == 0 and environment.get("path-000000000") is not None
+    notes = []
+    if vietocr and environment.get(f"image-{count:09d}") is not None:
+        count += 1
+        notes.append(f"num-samples says {count - 1}, as VietOCR counts, and there are {count}")
+    if count == 0:
+        raise DataError(f"{folder} is an LMDB without a sample (num-samples is 0)")
+    last = f"image-{count - 1 + base:09d}"
+    if environment.get(last) is None:
+        raise DataError(f"{folder}: num-samples is {count}, and the key {last} is missing: convert the set again")
+    # Kinds of key that every sample has; what is left over belongs to no sample that counts.
+    kinds = sum(environment.get(f"{kind}-{base:09d}") is not None for kind in ("image", "label", "path", "dim", "wh"))
+    surplus = environment.entries() - 1 - kinds * count
+    if surplus > 0:
+        notes.append(f"{surplus} keys beyond num-samples are left over from an older conversion and not used")
+    return base, count, tuple(notes)
+
+
+def _count(environment: _Environment, folder: Path) -> int:
+    value = environment.get("num-samples")
+    if value is None:
+        raise DataError(f"{folder} is an LMDB without the key num-samples: expected the keys of CLOVA, TAO or VietOCR")
+    text = value[:20].decode("ascii", "replace").strip()
+    if not text.isascii() or not text.isdigit() or int(text) > _MAX_SAMPLES:
+        raise DataError(f"{folder}: num-samples is {text!r}, and a number up to {_MAX_SAMPLES:,} was expected")
+    return int(text)
