@@ -11,18 +11,6 @@ import pytest
 from inkmill.cli.main import run
 
 
-@pytest.fixture
-def some(captchas: Path, tmp_path: Path) -> Path:
-    """A small folder of real captchas with a label file."""
-    folder = tmp_path / "some"
-    (folder / "images").mkdir(parents=True)
-    lines = (captchas / "labels.tsv").read_text(encoding="utf-8").splitlines()[:40]
-    for line in lines:
-        shutil.copy(captchas / line.split("\t")[0], folder / "images")
-    (folder / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
 def test_a_good_set_leaves_its_page_and_exit_code_0(
     some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

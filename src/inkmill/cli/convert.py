@@ -12,7 +12,10 @@ from inkmill.cli.options import SpecFile, arguments, load, split
 from inkmill.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from inkmill.config.spec import Spec
+    from inkmill.data.convert_manifest import ConvertReport
 
 
 def convert(
@@ -58,7 +61,7 @@ def convert(
         source = open_source(wanted, label_pattern=loaded.dataset.label_pattern)
         with progress_bar(console, "converting") as progress:
             report = run(source, destination, kind=to, workers=workers, overwrite=overwrite, progress=progress)
-    console.print(str(report), markup=False, highlight=False)
+    _show(console, report)
 
 
 def _results(spec: Spec, destination: Path, by_position: bool) -> AbstractContextManager[object]:
@@ -67,3 +70,19 @@ def _results(spec: Spec, destination: Path, by_position: bool) -> AbstractContex
 
     folder = Path(spec.results_dir) / "dataset_convert"
     return nullcontext() if by_position or folder == destination else open_results(spec, "convert", folder=folder)
+
+
+def _show(console: Console, report: ConvertReport) -> None:
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False)
+
+    for note in report.notes:
+        say(note)
+    size = f"{report.image_bytes / 1e6:,.1f} MB of images"
+    say(f"{report.samples:,} samples ({size}) are in {report.destination}, as {report.kind}")
+    if report.empty_labels:
+        say(f"{report.empty_labels:,} of them have an empty label")
+    for reason, count in report.rejected.items():
+        say(f"{count:,} left out: {reason.replace('_', ' ')}")
+    if report.rejected_folder is not None:
+        say(f"copies of what was left out, and why, are in {report.rejected_folder}")
