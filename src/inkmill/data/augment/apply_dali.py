@@ -1,0 +1,192 @@
+"""The DALI engine: applies a table inside an NVIDIA DALI pipeline, on the CPU or on a GPU.
+
+DALI has its own random operators; none is used. The table's numbers enter the graph as inputs, one row a sample, so
+DALI shows the same picture as every other engine. Each step below is an `if` on the row's own number: DALI splits the
+batch there (conditional execution), and a row without a change pays nothing for it.
+
+    space     warp_perspective, on the CPU OpenCV's own, so exact
+    waves     remap on the GPU; DALI has none on the CPU, where its Python operator calls OpenCV's
+    blur      filter: gaussian_blur mirrors the border, where inkmill repeats it
+    colour    coord_transform: a 3x3 matrix and an offset for each sample
+    noise     a stretch of the ring of noise that all engines share
+    jpeg      jpeg_compression_distortion; on the GPU DALI imitates the encoder, which shows (docs/dali.md)
+    cutouts   erase
+
+Only this file and those under `loaders` named dali import nvidia.dali.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.augment.dali_columns import columns_of
+from inkmill.data.augment.table import Floats, Layout, Table
+from inkmill.data.dali import require_dali
+
+Images = NDArray[np.uint8]
+Device = Literal["cpu", "gpu"]
+Node = Any  # nvidia.dali.data_node.DataNode; the package is optional and has no types
+
+
+def apply_dali(images: Images, table: Table, device: Device = "cpu") -> Images:
+    """Apply a table to a batch in a pipeline of its own; for comparing engines, since building one takes long.
+
+    Args:
+        images: uint8 (B, H, W, C), RGB or gray; not changed.
+        table: what was drawn for this batch and size.
+        device: where DALI's operators run; "gpu" is the first CUDA device.
+
+    Returns:
+        uint8 (B, H, W, C).
+
+    Raises:
+        MissingExtraError: DALI is not installed.
+        ValueError: batch and table do not belong together.
+    """
+    require_dali("the DALI engine")
+    from nvidia.dali import fn, pipeline_def
+
+    expected = (len(table), table.height, table.width)
+    if images.shape[:3] != expected:
+        raise ValueError(f"the table was drawn for a batch of {expected}, the images are {images.shape}")
+    columns = columns_of(table, images.shape[3])
+
+    engine = DaliEngine(table.layout, images.shape[3], device)
+
+    def graph() -> Node:
+        batch, *inputs = fn.external_source(
+            source=lambda: (images, *columns.values()),
+            num_outputs=1 + len(columns),
+            layout=["HWC"] + [""] * len(columns),
+        )
+        numbers = {name: inputs[position] for position, name in enumerate(columns)}
+        changed = fn.copy(engine.apply(batch.gpu() if device == "gpu" else batch, numbers))
+        return changed.cpu() if device == "gpu" else changed
+
+    place = 0 if device == "gpu" else None
+    pipeline = pipeline_def(graph, batch_size=len(images), num_threads=1, device_id=place, enable_conditionals=True)
+    (out,) = pipeline().run()
+    return np.array(out.as_array())
+
+
+@dataclass(frozen=True)
+class DaliEngine:
+    """Adds the changes of all tables of one layout to a graph.
+
+    Args:
+        layout: of the tables to come.
+        channels: of the images: 1 or 3.
+        device: where the steps run.
+    """
+
+    layout: Layout
+    channels: int
+    device: Device
+
+    def apply(self, images: Node, columns: dict[str, Node]) -> Node:
+        """Return the changed images; the graph must be defined with `enable_conditionals=True`.
+
+        Args:
+            images: uint8 HWC, of any size, on `device`.
+            columns: the inputs that `columns_of` names, on the CPU.
+        """
+        if self.layout.waves:
+            images = self._wave_or_warp(images, columns)
+        elif self.layout.space:
+            images = self._warp(images, columns)
+        if self.layout.blur_radius:
+            images = self._blur(images, columns)
+        if self.layout.colour:
+            images = self._colour(images, columns)
+        if self.layout.noise:
+            images = self._noise(images, columns)
+        if self.layout.jpeg:
+            images = self._jpeg(images, columns)
+        for number in range(self.layout.cutouts):
+            images = self._cut_out(images, columns, number)
+        return images
+
+    def _wave_or_warp(self, images: Node, columns: dict[str, Node]) -> Node:
+        if columns["waved"]:
+            images = self._remap(images, columns["from_x"], columns["from_y"])
+        elif columns["moved"]:
+            images = _warped(images, columns["space"])
+        return images
+
+    def _warp(self, images: Node, columns: dict[str, Node]) -> Node:
+        if columns["moved"]:
+            images = _warped(images, columns["space"])
+        return images
+
+    def _remap(self, images: Node, x: Node, y: Node) -> Node:
+        from nvidia.dali import fn
+
+        if self.device == "gpu":
+            return fn.experimental.remap(images, x.gpu(), y.gpu(), pixel_origin="center")
+        return fn.python_function(images, x, y, function=_remap_with_opencv, output_layouts="HWC")
+
+    def _blur(self, images: Node, columns: dict[str, Node]) -> Node:
+        from nvidia.dali import fn
+
+        if columns["blurred"]:
+            images = fn.filter(images, self._there(columns["kernel"]), border="clamp")
+        return images
+
+    def _colour(self, images: Node, columns: dict[str, Node]) -> Node:
+        from nvidia.dali import fn, types
+
+        if columns["coloured"]:
+            mixed = fn.coord_transform(images, M=columns["mixing"], T=columns["offset"], dtype=types.UINT8)
+            images = fn.reinterpret(mixed, layout="HWC")
+        return images
+
+    def _noise(self, images: Node, columns: dict[str, Node]) -> Node:
+        from nvidia.dali import fn, types
+
+        if columns["noisy"]:
+            noise = self._there(columns["noise"]) * self._there(columns["strength"])
+            images = fn.reinterpret(fn.cast(images + noise, dtype=types.UINT8), layout="HWC")
+        return images
+
+    def _jpeg(self, images: Node, columns: dict[str, Node]) -> Node:
+        from nvidia.dali import fn, types
+
+        if columns["compressed"]:
+            if self.channels == 1:  # DALI compresses colours only; of a gray picture the two colour planes are flat
+                images = fn.color_space_conversion(images, image_type=types.GRAY, output_type=types.RGB)
+            images = fn.jpeg_compression_distortion(images, quality=columns["quality"])
+            if self.channels == 1:
+                images = fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
+        return images
+
+    def _cut_out(self, images: Node, columns: dict[str, Node], number: int) -> Node:
+        from nvidia.dali import fn
+
+        if columns[f"cut{number}"]:
+            images = fn.erase(
+                images,
+                anchor=columns[f"anchor{number}"],
+                shape=columns[f"extent{number}"],
+                fill_value=columns[f"shade{number}"],
+                axis_names="WH",
+            )
+        return images
+
+    def _there(self, node: Node) -> Node:
+        return node.gpu() if self.device == "gpu" else node
+
+
+def _warped(images: Node, space: Node) -> Node:
+    from nvidia.dali import fn
+
+    return fn.experimental.warp_perspective(images, matrix=space, pixel_origin="center", border_mode="replicate")
+
+
+def _remap_with_opencv(image: Images, x: Floats, y: Floats) -> Images:
+    moved = cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return cast(Images, moved.reshape(image.shape))

@@ -1,0 +1,127 @@
+"""What DALI's graph is fed with: a table's numbers as one named input for each argument of an operator.
+
+Which inputs there are depends on the table's layout alone, so one graph serves all batches. A row that a step leaves
+alone gets a placeholder as small as can be: most rows of most steps, and everything here is copied into DALI.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
+from inkmill.data.augment.table import Floats, Table, gray_gain
+
+Columns = dict[str, Any]
+"""Inputs of the graph by name: arrays with the batch first, or lists of one array a sample."""
+
+_NOT_BLURRED = np.ones((1, 1), np.float32)
+_NOT_WAVED = np.zeros((1, 1), np.float32)
+_QUIET = np.zeros((1, 1, 1), np.int8)
+
+
+def columns_of(table: Table, channels: int) -> Columns:
+    """Return the graph's inputs for a batch; their names depend on the table's layout alone.
+
+    Args:
+        table: B rows.
+        channels: of the images: 1 or 3.
+    """
+    columns: Columns = {}
+    if table.layout.space or table.layout.waves:
+        columns |= _warp_columns(table)
+    if (sigma := table.part("blur")) is not None:
+        columns["blurred"] = sigma[:, 0] > 0
+        columns["kernel"] = [_gaussian(float(s)) if s > 0 else _NOT_BLURRED for s in sigma[:, 0]]
+    if (colour := table.colour) is not None:
+        columns["coloured"] = ~np.isclose(colour, np.eye(3, 4)).all(axis=(1, 2))
+        matrix = colour if channels == 3 else gray_gain(colour)[:, None, :]
+        columns["mixing"] = np.ascontiguousarray(matrix[:, :, :-1])
+        columns["offset"] = np.ascontiguousarray(matrix[:, :, -1])
+    if (noise := table.part("noise")) is not None:
+        columns["noisy"] = noise[:, 0] > 0
+        columns["strength"] = noise[:, 0] / np.float32(NOISE_UNIT)
+        columns["noise"] = _stretches(noise, (table.height, table.width, channels))
+    if (quality := table.part("jpeg")) is not None:
+        columns["compressed"] = quality[:, 0] > 0
+        columns["quality"] = quality[:, 0].astype(np.int32)
+    for number in range(table.layout.cutouts):
+        columns |= _cutout_columns(cast(Floats, table.cutouts)[:, number], number)
+    return columns
+
+
+def _warp_columns(table: Table) -> Columns:
+    space = table.space if table.space is not None else np.tile(np.eye(3, dtype=np.float32), (len(table), 1, 1))
+    columns = {"moved": (space != np.eye(3, dtype=np.float32)).any(axis=(1, 2)), "space": np.ascontiguousarray(space)}
+    if (waves := table.waves) is not None:
+        waved = (waves[:, :, :2] != 0).any(axis=(1, 2))
+        rows = np.flatnonzero(waved)
+        places = source_places(space[rows], waves[rows], table.height, table.width)
+        columns["waved"] = waved
+        for name, of_rows in zip(("from_x", "from_y"), places, strict=True):
+            found = iter(of_rows)
+            columns[name] = [next(found) if needed else _NOT_WAVED for needed in waved]
+    return columns
+
+
+def source_places(space: Floats, waves: Floats, height: int, width: int) -> tuple[Floats, Floats]:
+    """Return where each output pixel of waved images comes from, moved onto the border where it lies outside.
+
+    Args:
+        space: float32 (N, 3, 3).
+        waves: float32 (N, K, 5); see `table`.
+        height, width: in pixels.
+
+    Returns:
+        x and y, float32 (N, H, W).
+    """
+    across, down = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)
+    a = waves[:, :, 2, None] * across + waves[:, :, 4, None]
+    b = waves[:, :, 3, None] * down
+    # sin(a + b) = sin a cos b + cos a sin b: the sum over waves becomes a product of thin matrices
+    along = np.concatenate([np.sin(a), np.cos(a)], axis=1)  # (N, 2K, W)
+    x, y = (
+        np.concatenate([way * np.cos(b), way * np.sin(b)], axis=1).transpose(0, 2, 1) @ along
+        for way in (waves[:, :, 0, None], waves[:, :, 1, None])
+    )
+    x += across
+    y += down[:, None]
+    m = space[:, :, :, None, None]
+    deep = m[:, 2, 0] * x + m[:, 2, 1] * y + m[:, 2, 2]
+    source_x = (m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]) / deep
+    source_y = (m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]) / deep
+    return np.clip(source_x, 0, width - 1, out=source_x), np.clip(source_y, 0, height - 1, out=source_y)
+
+
+def _stretches(noise: Floats, shape: tuple[int, int, int]) -> list[NDArray[np.int8]]:
+    """Return each noisy image's stretch of the ring: views, so this costs no memory here."""
+    size = int(np.prod(shape))
+    ring = _open_ring(size)
+    return [ring[int(place) : int(place) + size].reshape(shape) if std > 0 else _QUIET for std, place in noise.tolist()]
+
+
+@lru_cache(maxsize=4)
+def _open_ring(size: int) -> NDArray[np.int8]:
+    """Return the ring of noise cut open, with as much of its beginning at the end as one image takes."""
+    return np.resize(noise_ring(), NOISE_RING + size)
+
+
+@lru_cache(maxsize=1024)
+def _gaussian(sigma: float) -> Floats:
+    radius = int(np.ceil(3 * np.float32(sigma)))
+    weights = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+    weights /= weights.sum()
+    return np.outer(weights, weights).astype(np.float32)
+
+
+def _cutout_columns(cutout: Floats, number: int) -> Columns:
+    left_top, right_bottom = cutout[:, :2], cutout[:, 2:4]
+    return {
+        f"cut{number}": (right_bottom > left_top).all(axis=1),
+        f"anchor{number}": np.ascontiguousarray(left_top),
+        f"extent{number}": np.ascontiguousarray(right_bottom - left_top),
+        f"shade{number}": np.rint(cutout[:, 4:]),
+    }
