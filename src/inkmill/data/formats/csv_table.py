@@ -84,9 +84,9 @@ def _entry(row: list[str], columns: tuple[int, int], path: Path, line: int) -> E
 def _rows(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "image_name,label"
     line = io.StringIO()
-    writer = csv.writer(line, lineterminator="")
+    writer = csv.writer(line, lineterminator="\n")  # a writer quotes what holds its line end
     for pair in pairs:
         writer.writerow(pair)
-        yield line.getvalue()
+        yield line.getvalue().removesuffix("\n")
         line.seek(0)
         line.truncate()
