@@ -24,7 +24,6 @@ import shutil
 import tempfile
 import zlib
 from dataclasses import dataclass, field
-from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data import shared
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Source
 from inkmill.errors import OutputError
@@ -210,13 +210,17 @@ def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.i
     """
     if keep.tier == "none":
         return None
-    layout = Layout(fit, len(source), bucket_widths, int(keep.max_gib * 2**30))
+    limit, cause = int(keep.max_gib * 2**30), f"the cap is {keep.max_gib:g} GiB"
+    left = shared.bytes_left() if keep.tier == "ram" else None
+    if left is not None and left * 3 // 4 < limit:  # the rest is for batches on their way
+        limit, cause = left * 3 // 4, f"shared memory has {left / 2**30:.1f} GiB left"
+    layout = Layout(fit, len(source), bucket_widths, limit)
     notes = []
     if layout.rows < len(source):
-        notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: the cap is {keep.max_gib:g} GiB")
-    checked = RawArray("B", max(layout.rows, 1))
+        notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: {cause}")
+    checked = shared.allocate(layout.rows)
     if keep.tier == "ram":
-        return Store(layout, None, RawArray("B", max(_total(layout), 1)), checked, notes)
+        return Store(layout, None, shared.allocate(_total(layout)), checked, notes)
     folder = keep.folder or default_cache_dir()
     header = {
         "source": source.fingerprint,

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.plan import Stats
+from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.sample import Batch
 from inkmill.errors import MissingExtraError
 
@@ -43,6 +43,16 @@ class DeviceLoader:
     def __len__(self) -> int:
         """Batches in an epoch."""
         return len(self.loader)
+
+    @property
+    def plan(self) -> LoadPlan:
+        """What is loaded."""
+        return self.loader.plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is, or was last, handed over."""
+        return self.loader.epoch
 
     @property
     def stats(self) -> Stats:

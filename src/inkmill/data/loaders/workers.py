@@ -1,10 +1,9 @@
 """Processes that make whole batches in shared memory.
 
 Nothing but integers goes to a worker and nothing but keys, targets and counts comes back: the pixels are written where
-the consumer reads them. The memory has no name: multiprocessing's own arrays are mapped from a file that is unlinked as
-soon as it is open, so nothing is left behind, whatever kills whom. Each worker has its own pipe, because a queue's lock
-would stay locked when its holder is killed. Workers are started by "spawn": it works on every system, and beside
-threads and CUDA; they live until the loader is closed, through all epochs.
+the consumer reads them. The memory has no name (see shared.py), so nothing is left behind, whatever kills whom. Each
+worker has its own pipe, because a queue's lock would stay locked when its holder is killed. Workers are started by
+"spawn": it works on every system, and beside threads and CUDA. They live through all epochs, until the loader is closed.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from multiprocessing.sharedctypes import RawArray, RawValue
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, NoReturn
 
 import numpy as np
 
+from inkmill.data import shared
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import BadSampleError, Made
 from inkmill.data.loaders.plan import LoadPlan
@@ -50,7 +50,7 @@ class WorkerLoader(Loader):
         super().__init__(plan)
         self._count = workers
         self._slots = _AHEAD * workers + 2  # and one with the consumer, one ready
-        self._blocked_shared = RawArray("B", len(plan.source))
+        self._blocked_shared = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(self._blocked_shared, np.uint8)
         self._run = RawValue("Q", 0)
         self._workers: list[_Worker] = []
@@ -76,7 +76,10 @@ class WorkerLoader(Loader):
 
     def _start(self) -> None:
         size = self.plan.batch_bytes
-        ring = RawArray("B", size * self._slots)  # a file in /dev/shm that is already unlinked; elsewhere if too small
+        shortage = shared.shortage(size * self._slots)
+        if shortage is not None and shortage not in self.stats.notes:
+            self.stats.notes.append(shortage)
+        ring = shared.allocate(size * self._slots)
         self._pixels = np.frombuffer(ring, np.uint8)
         self._free = list(range(self._slots))
         plan = ForkingPickler.dumps(self.plan)  # once, not once a worker: a source may hold a million names
