@@ -44,6 +44,17 @@ class ConvertReport:
     image_bytes: int
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """Say it in a line or two."""
+        size = f"{self.image_bytes / 2**20:.1f} MiB of images"
+        text = f"{self.samples:,} samples ({size}) as {self.kind} in {self.destination}"
+        if self.empty_labels:
+            text += f", {self.empty_labels:,} of them with an empty label"
+        if self.rejected_folder:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.rejected.items()))
+            text += f"\n{sum(self.rejected.values()):,} left out: {reasons}; see {self.rejected_folder / REJECTS}"
+        return text
+
 
 @dataclass
 class Tally:
