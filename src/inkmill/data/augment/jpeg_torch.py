@@ -7,7 +7,6 @@ libjpeg does, and chroma has half the size in both directions, the default of ca
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -24,12 +23,13 @@ _CHROMA_STEPS = (
 )
 
 
-def jpeg_marks(pixels: Tensor, quality: Tensor) -> Tensor:
+def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
     """Return what is left of a batch after JPEG compression.
 
     Args:
         pixels: float32 (B, H, W, C) in 0..255, RGB or gray.
         quality: (B,), 1..100.
+        transform: `cosine_transform()` on the device.
 
     Returns:
         float32 (B, H, W, C) in 0..255.
@@ -38,27 +38,30 @@ def jpeg_marks(pixels: Tensor, quality: Tensor) -> Tensor:
     planes = pixels.permute(0, 3, 1, 2)
     unit = 8 if channels == 1 else 16
     planes = functional.pad(planes, (0, -width % unit, 0, -height % unit), mode="replicate")
-    out = _quantise(planes, _steps(_LUMA_STEPS, quality)) if channels == 1 else _compress_colour(planes, quality)
+    out = (
+        _quantise(planes, _steps(_LUMA_STEPS, quality), transform)
+        if channels == 1
+        else _compress_colour(planes, quality, transform)
+    )
     return out[:, :, :height, :width].permute(0, 2, 3, 1).clamp(0, 255)
 
 
-def _compress_colour(rgb: Tensor, quality: Tensor) -> Tensor:
+def _compress_colour(rgb: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
     red, green, blue = rgb.unbind(1)
     luma = (0.299 * red + 0.587 * green + 0.114 * blue).round()
     chroma = torch.stack([(blue - luma) / 1.772 + 128, (red - luma) / 1.402 + 128], dim=1)
     small = functional.avg_pool2d(chroma, 2).round()
-    luma = _quantise(luma[:, None], _steps(_LUMA_STEPS, quality))[:, 0]
-    small = _quantise(small, _steps(_CHROMA_STEPS, quality))
+    luma = _quantise(luma[:, None], _steps(_LUMA_STEPS, quality), transform)[:, 0]
+    small = _quantise(small, _steps(_CHROMA_STEPS, quality), transform)
     # libjpeg's "fancy upsampling" is exactly bilinear interpolation between centres
     b, r = (functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=False) - 128).unbind(1)
     return torch.stack([luma + 1.402 * r, luma - 0.344136 * b - 0.714136 * r, luma + 1.772 * b], dim=1)
 
 
-def _quantise(planes: Tensor, steps: Tensor) -> Tensor:
+def _quantise(planes: Tensor, steps: Tensor, transform: Tensor) -> Tensor:
     """Round the 8x8 cosine coefficients of (B, C, H, W) planes to multiples of steps (B, 64)."""
     batch, channels, height, width = planes.shape
     blocks = planes.reshape(batch, channels, height // 8, 8, width // 8, 8).permute(0, 1, 2, 4, 3, 5)
-    transform = _cosine_transform(planes.device)
     coefficients = (blocks.reshape(batch, -1, 64) - 128) @ transform.T
     coefficients = (coefficients / steps[:, None]).round() * steps[:, None]
     back = (coefficients @ transform + 128).round().clamp(0, 255)
@@ -73,10 +76,9 @@ def _steps(table: str, quality: Tensor) -> Tensor:
     return torch.floor((base * scale[:, None] + 50) / 100).clamp(1, 255)
 
 
-@lru_cache(maxsize=8)
-def _cosine_transform(device: torch.device) -> Tensor:
+def cosine_transform() -> Tensor:
     """Return the orthonormal 8x8 DCT-II of a flattened block as a (64, 64) matrix."""
     k = torch.arange(8, dtype=torch.float64)
     one = torch.cos((2 * k[None, :] + 1) * k[:, None] * math.pi / 16) / 2
     one[0] /= math.sqrt(2)
-    return torch.kron(one, one).float().to(device)
+    return torch.kron(one, one).float()
