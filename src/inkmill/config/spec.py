@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inkmill.config.base import Section
 from inkmill.config.dataset import DatasetSpec
@@ -44,3 +44,9 @@ class Spec(Section):
     """TensorRT engines."""
     quantize: dict[str, Any] | None = None
     """TAO key; accepted, not used yet."""
+
+    @model_validator(mode="after")
+    def _keep_aspect_ratio_is_a_fit(self) -> Spec:
+        if self.dataset.augmentation.keep_aspect_ratio and self.model.input_fit == "stretch":
+            self.model.input_fit = "pad"
+        return self

@@ -24,6 +24,7 @@ from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.metrics.recognition import RecognitionScores, score
 from inkmill.report import Page, Picture
 from inkmill.text.normalise import Normaliser
+from inkmill.training.prepare import fresh_name
 from inkmill.training.reading import TorchReader, read_loader
 
 COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
@@ -68,7 +69,10 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         raise ConfigError("evaluate needs a test set: give evaluate.test=PATH, or evaluate.test_dataset_dir")
     with open_results(spec, "evaluate") as results:
         reader = TorchReader.load(Path(checkpoint))
-        sources = {s.name: s for s in (open_source(one, label_pattern=spec.dataset.label_pattern) for one in specs)}
+        sources: dict[str, Source] = {}
+        for one in specs:
+            source = open_source(one, label_pattern=spec.dataset.label_pattern)
+            sources[fresh_name(source.name, sources)] = source
         rows = [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console)]
         metrics = _metrics(rows, list(sources)) | {"checkpoint": str(checkpoint)}
         write_json_atomic(results.folder / "metrics.json", metrics)
@@ -150,7 +154,7 @@ def _picture(row: Row, source: Source) -> Picture:
 
 def _show(console: Console, metrics: dict[str, Any], results: Results) -> None:
     table = Table()
-    for heading in ("set", "images", "word accuracy", "ignoring case", "36 characters", "CER", "1-NED"):
+    for heading in ("set", "images", "words", "any case", "36 chars", "CER", "1-NED"):
         table.add_column(heading, justify="left" if heading == "set" else "right")
     sets = list(metrics["sets"].items())
     for name, s in [*sets, ("all", metrics)] if len(sets) > 1 else sets:

@@ -135,7 +135,7 @@ def _open(spec: Spec, say: Say) -> tuple[list[tuple[Source, float]], dict[str, S
     if val_specs:
         for one in val_specs:
             source = opened(one)
-            val[_fresh(source.name, val)] = source
+            val[fresh_name(source.name, val)] = source
         return train, val
     split: list[tuple[Source, float]] = []
     for source, weight in train:
@@ -147,11 +147,12 @@ def _open(spec: Spec, say: Say) -> tuple[list[tuple[Source, float]], dict[str, S
             f"(dataset.val_fraction={spec.dataset.val_fraction})"
         )
         split.append((Subset(source, keep), weight))
-        val[_fresh(source.name, val)] = Subset(source, held)
+        val[fresh_name(source.name, val)] = Subset(source, held)
     return split, val
 
 
-def _fresh(name: str, taken: dict[str, Source]) -> str:
+def fresh_name(name: str, taken: dict[str, Source]) -> str:
+    """Return `name`, with a number where it is taken: two sets may have the same file name."""
     number = 2
     fresh = name
     while fresh in taken:

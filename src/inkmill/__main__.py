@@ -1,0 +1,5 @@
+"""`python -m inkmill` is `inkmill`."""
+
+from inkmill.cli.main import main
+
+main()

@@ -1,0 +1,63 @@
+"""kill -9 at random moments; the run must end as one that was never killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from inkmill.config.spec import Spec
+from inkmill.models.file import read_weights
+
+KILLS = 10
+
+
+def run_in_child(spec: Spec) -> None:
+    from inkmill.training.run import train
+
+    torch.set_num_threads(1)
+    train(spec)
+
+
+@pytest.mark.slow
+def test_ten_kills_change_nothing(small_spec: Callable[..., Spec], tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["inkmill.training.run"])
+    settings = [
+        "train.num_epochs=6",
+        "train.checkpoint_interval_unit=step",
+        "train.checkpoint_interval=2",
+        "train.model_ema=true",
+        "train.optim.lr_scheduler=one_cycle",
+        "dataset.augmentation.aug_prob=0.5",
+    ]
+    whole = small_spec(*settings, f"results_dir={tmp_path / 'whole'}")
+    started = time.monotonic()
+    child = context.Process(target=run_in_child, args=(whole,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    length = time.monotonic() - started
+    killed = small_spec(*settings, f"results_dir={tmp_path / 'killed'}")
+    moments = random.Random(5)
+    kills = 0
+    for _ in range(100):
+        child = context.Process(target=run_in_child, args=(killed,))
+        child.start()
+        child.join(None if kills == KILLS else moments.uniform(0.1, 0.6) * length)
+        if child.exitcode is not None:
+            break
+        child.kill()
+        child.join()
+        kills += 1
+    assert child.exitcode == 0
+    assert kills >= 3  # a fast machine may be through before the tenth
+    metrics = [(tmp_path / name / "train" / "metrics.json").read_text() for name in ("whole", "killed")]
+    assert metrics[0] == metrics[1]
+    weights = [read_weights(tmp_path / name / "train" / "best_accuracy.safetensors")[0] for name in ("whole", "killed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
