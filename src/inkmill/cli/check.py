@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inkmill.cli.options import SpecFile, arguments, load, split
+from inkmill.cli.options import SpecFile, arguments, load, make_console, split
 from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def check(
     Leaves check.html and check.json in results/check. The exit code is 1 when more than dataset.max_lost of a set
     would be lost, which is when `train` refuses to start.
     """
-    from rich.console import Console
-
     from inkmill.config.results import open_results
     from inkmill.data.check_page import write_page
     from inkmill.files import write_json_atomic
@@ -43,7 +41,7 @@ def check(
     loaded = load(spec, overrides, dataset__train=paths)
     if paths:
         loaded.dataset.val, loaded.dataset.val_dataset_dir = [], []
-    console = Console()
+    console = make_console()
     with open_results(loaded, "check") as results:
         sources = _open(loaded, console)
         reports = _check(loaded, sources, console)

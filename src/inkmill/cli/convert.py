@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inkmill.cli.options import SpecFile, arguments, load, split
+from inkmill.cli.options import SpecFile, arguments, load, make_console, split
 from inkmill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ def convert(
 
     Without SOURCE and DESTINATION the keys of dataset_convert are used, as TAO does.
     """
-    from rich.console import Console
-
     from inkmill.config.dataset import SourceSpec
     from inkmill.config.load import require
 
@@ -56,7 +54,7 @@ def convert(
     from inkmill.data.convert import convert as run
     from inkmill.data.sources import open_source
 
-    console = Console()
+    console = make_console()
     with _results(loaded, destination, bool(positional)):
         source = open_source(wanted, label_pattern=loaded.dataset.label_pattern)
         with progress_bar(console, "converting") as progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from inkmill.cli.options import SpecFile, arguments, load, split_model
+from inkmill.cli.options import SpecFile, arguments, load, make_console, split_model
 
 
 def evaluate(
@@ -15,8 +15,6 @@ def evaluate(
 
     Leaves metrics.json, predictions.csv and errors.html in results/evaluate.
     """
-    from rich.console import Console
-
     from inkmill.config.load import require
 
     model, paths, overrides = split_model(given)
@@ -25,4 +23,4 @@ def evaluate(
 
     from inkmill.training.evaluate import evaluate as run
 
-    run(loaded, console=Console())
+    run(loaded, console=make_console())

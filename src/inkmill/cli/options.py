@@ -5,12 +5,15 @@ Nothing heavy is imported at the top of any file of this package, so that `inkmi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from inkmill.config.spec import Spec
 
 MODEL_SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -54,3 +57,10 @@ def load(spec: str | None, overrides: Sequence[str], **positional: Any) -> Spec:
 
     given = [(key.replace("__", "."), value) for key, value in positional.items() if value]
     return load_spec(spec, [*given, *overrides])
+
+
+def make_console() -> Console:
+    """Return the console of the standard output; where that is a file, lines are not cut at 80 columns."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=160)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from inkmill.cli.options import SpecFile, arguments, load, split
+from inkmill.cli.options import SpecFile, arguments, load, make_console, split
 
 
 def train(
@@ -15,11 +15,9 @@ def train(
 
     The result is results/train/best_accuracy.safetensors, one file that is enough to read.
     """
-    from rich.console import Console
-
     paths, overrides = split(given)
     loaded = load(spec, overrides, dataset__train=paths)
 
     from inkmill.training.run import train as run
 
-    run(loaded, console=Console())
+    run(loaded, console=make_console())
