@@ -25,6 +25,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "train": (),
     "evaluate": ("val", "eval"),
     "infer": ("inference", "predict"),
+    "bench": (),
     "spec": (),
 }
 """The verbs in the order of their use, each with its TAO and everyday names. Each is one file of this package."""

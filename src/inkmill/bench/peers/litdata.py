@@ -1,0 +1,67 @@
+"""LitData: the set optimised into chunks first, then StreamingDataset and StreamingDataLoader, as its README does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from inkmill.bench.contest import Augment, Contestant, Task, upload
+from inkmill.bench.peers.pil_v2 import ENGINE, NEEDS, NOTE, PilTransform
+from inkmill.data.sample import Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _OnImage:
+    """Applies a transform to the image of a sample."""
+
+    def __init__(self, transform: PilTransform) -> None:
+        self._transform = transform
+
+    def __call__(self, sample: dict[str, Any]) -> Tensor:
+        return self._transform(sample["image"])
+
+
+def _encoded(index: int, source: Source) -> dict[str, Any]:
+    return {"image": source.get(index).image}
+
+
+def _chunks(task: Task) -> str:
+    import litdata
+
+    folder = task.folder / "litdata"
+    if not folder.exists():
+        litdata.optimize(
+            partial(_encoded, source=task.source),
+            list(range(len(task.source))),
+            str(folder),
+            chunk_bytes="64MB",
+            num_workers=1,
+            verbose=False,
+        )
+    return str(folder)
+
+
+def stream(task: Task) -> Iterator[Tensor]:
+    """See `inkmill.bench.contest.Stream`."""
+    import litdata
+
+    loader = litdata.StreamingDataLoader(
+        litdata.StreamingDataset(_chunks(task), shuffle=True, transform=_OnImage(PilTransform(task))),
+        batch_size=task.batch_size,
+        num_workers=task.workers,
+        pin_memory=task.device.startswith("cuda"),
+        persistent_workers=task.workers > 0,
+    )
+    while True:
+        for batch in loader:
+            yield upload(batch, task.device).permute(0, 2, 3, 1)
+
+
+def contestant(augment: Augment) -> Contestant:
+    """Return this peer's row."""
+    needs = (*NEEDS, ("litdata", "litdata"))
+    note = f"reads its own chunks of 64 MB; {NOTE}"
+    return Contestant("litdata", stream, ENGINE, augment=augment, needs=needs, note=note)

@@ -1,0 +1,153 @@
+"""All rows in one run, one after another on the same data: contestants are compared with what ran beside them."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inkmill.bench.contest import Contestant, Task
+from inkmill.bench.crops import write_crops
+from inkmill.bench.measure import measure
+from inkmill.bench.ours import ours
+from inkmill.bench.peers import peers
+from inkmill.config.dataset import SourceSpec
+from inkmill.data.sample import Source
+from inkmill.data.sources import open_source
+from inkmill.errors import ConfigError, MissingExtraError
+from inkmill.registry import suggest
+
+OURS, PEER = "inkmill", "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        loader, keep, engine, augment: which contestant; see `Contestant`.
+        images_per_s: None where it did not run; `note` says why.
+        spread: range of the windows over their median.
+        note: what its work differs in, or why it did not run.
+        kind: "inkmill" or "peer".
+        first_s: seconds to the first batch.
+        failed: it should have run, and broke.
+    """
+
+    loader: str
+    keep: str
+    engine: str
+    augment: str
+    images_per_s: float | None
+    spread: float | None
+    note: str
+    kind: str
+    first_s: float | None = None
+    failed: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `inkmill bench loaders` was asked for.
+
+    Attributes:
+        path: the user's data; None renders crops.
+        images: how many crops to render.
+        seconds: measuring time a row; warm-up comes on top.
+        workers: processes or threads.
+        batch_size: images a batch.
+        only: names of loaders to run; empty for all.
+        device: a torch device.
+    """
+
+    path: str | None
+    images: int
+    seconds: float
+    workers: int
+    batch_size: int
+    only: tuple[str, ...]
+    device: str
+
+
+def default_device() -> str:
+    """Return cuda where there is a GPU, else cpu.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "train", "inkmill bench") from None
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def contestants(only: Sequence[str]) -> list[tuple[str, Contestant]]:
+    """Return (kind, contestant) in the order of the table: peers first, then ours, no augmentation before strong.
+
+    Raises:
+        ConfigError: a name in `only` that nobody has.
+    """
+    everyone = [(PEER, c) for augment in ("none", "strong") for c in peers(augment)]
+    everyone += [(OURS, c) for c in ours()]
+    names = list(dict.fromkeys(c.loader for _, c in everyone))
+    for name in only:
+        if name not in names:
+            raise ConfigError(f"unknown loader {name!r}{suggest(name, names)}; known: {', '.join(names)}")
+    return [entry for entry in everyone if not only or entry[1].loader in only]
+
+
+def run(settings: Settings) -> Iterator[Row]:
+    """Measure, yielding each row as it is done.
+
+    Raises:
+        ConfigError: an unknown loader.
+        DataError: the user's data cannot be read.
+    """
+    entries = contestants(settings.only)
+    with tempfile.TemporaryDirectory(prefix="inkmill-bench-") as scratch:
+        source = _source(settings, Path(scratch))
+        for kind, contestant in entries:
+            task = Task(
+                source=source,
+                folder=Path(scratch),
+                batch_size=min(settings.batch_size, len(source)),
+                workers=settings.workers,
+                device=settings.device,
+                augment=contestant.augment,
+            )
+            yield _row(kind, contestant, task, settings.seconds)
+
+
+def _source(settings: Settings, scratch: Path) -> Source:
+    if settings.path is not None:
+        return open_source(SourceSpec(path=settings.path))
+    return open_source(SourceSpec(path=str(write_crops(scratch / "crops", settings.images))))
+
+
+def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
+    c = contestant
+    reason = c.missing(task.device)
+    if reason is not None:
+        return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason, kind)
+    # Where pictures are kept, the first pass fills the store: it is warm-up.
+    warm_images = len(task.source) if c.keep != "none" else 2 * task.batch_size
+    stream = c.stream(task)
+    try:
+        result = measure(stream, seconds, warm_images)
+    except Exception as error:  # one contestant's fall must not end the race, and is shown
+        reason = f"failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason[:300], kind, failed=True)
+    finally:
+        getattr(stream, "close", lambda: None)()
+        del stream
+        gc.collect()  # some peers end their processes only when they are collected
+    speed, spread = round(result.images_per_s, 1), round(result.spread, 3)
+    return Row(c.loader, c.keep, c.engine, c.augment, speed, spread, c.note, kind, round(result.first_s, 2))

@@ -1,0 +1,67 @@
+"""`inkmill bench`: figures that anyone can repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from inkmill.bench.run import Row, Settings
+
+
+def bench(
+    what: Annotated[Literal["loaders"], typer.Argument(help="What is measured.", metavar="loaders")],
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="Your data; without it JPEG word crops are rendered.")
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, help="How many crops to render.")] = 20_000,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Measuring time a row; warm-up comes on top.")] = 5.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes or threads; by default the cores.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images a batch.")] = 256,
+    only: Annotated[str, typer.Option(metavar="NAME,...", help="Only these loaders.")] = "",
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Also write the rows as JSON.")] = None,
+    chart: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the rows as a bar chart (PNG).")] = None,
+) -> None:
+    """Measure every loader of inkmill beside what one would write otherwise, in one run on this machine.
+
+    The exit code is 1 when a loader that should have run broke.
+    """
+    from inkmill.bench.run import Settings, default_device
+    from inkmill.bench.stamp import cores, machine_stamp
+
+    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    settings = Settings(path, images, seconds, workers or cores(), batch_size, names, default_device())
+    machine = machine_stamp()  # before the run, whose own load it would show
+    rows = _measure(settings)
+    _show(rows, settings, machine, json, chart)
+    if any(row.failed for row in rows):
+        raise typer.Exit(1)
+
+
+def _measure(settings: Settings) -> list[Row]:
+    from rich.console import Console
+
+    from inkmill.bench.run import run
+
+    rows = []
+    with Console(stderr=True).status("preparing the data") as status:
+        for row in run(settings):
+            rows.append(row)
+            speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f} images/s"
+            status.update(f"{len(rows)} rows; last {row.loader}, {row.engine}, keep {row.keep}: {speed}")
+    return rows
+
+
+def _show(rows: list[Row], settings: Settings, machine: dict[str, Any], json: str | None, chart: str | None) -> None:
+    from rich.console import Console
+
+    from inkmill.bench.show import as_table, write_chart, write_json
+    from inkmill.bench.stamp import in_words
+
+    title = f"{in_words(machine)}; {settings.workers} workers, batches of {settings.batch_size}"
+    Console().print(as_table(rows, title))
+    if json is not None:
+        write_json(json, rows, settings, machine)
+    if chart is not None:
+        write_chart(chart, rows, title)
