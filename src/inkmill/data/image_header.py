@@ -31,6 +31,7 @@ class ImageHeader(NamedTuple):
         height: rows as stored.
         orientation: EXIF orientation, 1 to 8; 1 is upright.
         body: offset of the JPEG's first scan; 0 for other formats.
+        components: of a JPEG: 1 gray, 3 colour, 4 print colours (CMYK); 0 for other formats.
     """
 
     format: Format
@@ -38,6 +39,7 @@ class ImageHeader(NamedTuple):
     height: int
     orientation: int = 1
     body: int = 0
+    components: int = 0
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -81,7 +83,7 @@ def _parse(data: bytes) -> ImageHeader:
 
 def _jpeg(data: bytes) -> ImageHeader:
     """Walk the segments up to the first scan; the frame header gives the size, APP1 the orientation."""
-    width = height = 0
+    width = height = components = 0
     orientation = 1
     position = 2
     while True:
@@ -96,11 +98,11 @@ def _jpeg(data: bytes) -> ImageHeader:
             continue
         (length,) = struct.unpack_from(">H", data, position)
         if marker in _FRAME_MARKERS:
-            height, width = struct.unpack_from(">HH", data, position + 3)
+            height, width, components = struct.unpack_from(">HHB", data, position + 3)
         elif marker == 0xE1 and data[position + 2 : position + 8] == b"Exif\0\0":
             orientation = _exif_orientation(data[position + 8 : position + length])
         elif marker in (0xDA, 0xD9):
-            return ImageHeader("JPEG", width, height, orientation, position + length)
+            return ImageHeader("JPEG", width, height, orientation, position + length, components)
         position += max(length, 2)
 
 

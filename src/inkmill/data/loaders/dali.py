@@ -1,0 +1,175 @@
+"""The DALI loader: NVIDIA's pipeline does the work per pixel, inkmill says which samples and which numbers.
+
+DALI decodes, fits and augments in its own threads or on the GPU, and works ahead; see `dali_graph` for the stages and
+`dali_feed` for what goes in. With `decode="mixed"` and `augment="gpu"` pixels never touch the CPU.
+
+A pipeline dies of an image that its decoder refuses, without saying which. The loader then builds a new one, decodes
+the batches that were on their way by itself, finds the sample, and does what the plan says about bad samples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any, Literal
+
+import numpy as np
+
+from inkmill.data.augment.apply_dali import DaliEngine
+from inkmill.data.dali import require_dali
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.dali_feed import DaliFeed, Fed, FeedAhead
+from inkmill.data.loaders.dali_graph import Placement, build_pipeline
+from inkmill.data.loaders.maker import Made
+from inkmill.data.loaders.plan import LoadPlan
+from inkmill.errors import ConfigError, DataError, MissingExtraError
+
+
+class DaliLoader(Loader):
+    """Loads with NVIDIA DALI.
+
+    Images come as uint8 BHWC: with `device_id` a torch tensor on that GPU, in order with the current stream; without, a
+    NumPy array. Where the plan keeps pictures, they are decoded and fitted as for every other loader, and DALI only
+    augments.
+
+    Args:
+        plan: what to load; its `engine` "cv" means DALI here, "none" leaves the drawn numbers to the consumer.
+        decode: "cpu", or "mixed" for NVIDIA's JPEG decoder on the GPU.
+        augment: "cpu" or "gpu": where images are fitted and augmented.
+        device_id: number of the GPU on which batches end; None uses no GPU.
+        threads: of DALI's; 0 takes as many as there are cores.
+
+    Raises:
+        MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
+        ConfigError: a stage is to run on a GPU, and there is none or none is named.
+    """
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        decode: Literal["cpu", "mixed"] = "cpu",
+        augment: Literal["cpu", "gpu"] = "cpu",
+        device_id: int | None = None,
+        threads: int = 0,
+    ) -> None:
+        require_dali("the DALI loader")
+        _check_placement(decode, augment, device_id)
+        super().__init__(plan)
+        kept = self._store is not None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self._placement = Placement("host" if kept else decode, augment, device_id, threads or cores or 1)
+        self._feed = DaliFeed(plan, self._store, self._blocked_mask, kept)
+        self._ahead: FeedAhead | None = None
+        self._pipeline: Any = None
+        self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
+
+    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        blocked = set(self._blocked.values())
+        if self._pipeline is None:
+            self._start(epoch, first)
+        elif self._following().following() != (epoch, first) or blocked != self._made_without:
+            self._following().seek(epoch, first)
+        self._made_without = blocked
+        for _ in range(first, len(self)):
+            yield self._next()
+
+    def _start(self, epoch: int, first: int, careful_batches: int = 0) -> None:
+        self._drop_pipeline()
+        self._ahead = self._ahead or FeedAhead(self._feed.make, len(self))
+        self._ahead.flight.clear()
+        self._ahead.seek(epoch, first, careful_batches)
+        plan = self.plan
+        engine = None
+        if plan.augmentation is not None and plan.engine != "none":
+            engine = DaliEngine(plan.augmentation.layout, plan.fit.channels, self._placement.augment)
+        self._pipeline = build_pipeline(
+            self._ahead, self._feed.names(), plan.batch_size, plan.fit, engine, self._placement
+        )
+
+    def _following(self) -> FeedAhead:
+        assert self._ahead is not None
+        return self._ahead
+
+    def _next(self) -> Made:
+        while True:
+            images = self._run()
+            fed = self._following().flight.popleft()
+            if fed.stale:
+                continue
+            if fed.error is not None:
+                raise fed.error
+            assert fed.made is not None
+            fed.made.batch.images = images[: len(fed.made.batch)]
+            return fed.made
+
+    def _run(self) -> Any:
+        """Return the images of the oldest batch in flight; a pipeline that dies is replaced once."""
+        try:
+            return self._output()
+        except RuntimeError as error:
+            lost = [fed for fed in self._following().flight if not fed.stale]
+            if not lost or all(fed.careful for fed in lost):
+                raise DataError(f"DALI failed on {self.plan.source.name}: {_reason(error)}") from error
+            self._note_rebuild(lost, error)
+            self._start(lost[0].epoch, lost[0].number, len(lost))
+            return self._run()
+
+    def _output(self) -> Any:
+        if self._placement.device_id is None:
+            (out,) = self._pipeline.run()
+            return np.array(out.as_array())
+        import torch
+
+        stream = torch.cuda.current_stream(self._placement.device_id)
+        (out,) = self._pipeline.run(stream.cuda_stream)
+        return torch.utils.dlpack.from_dlpack(out.as_tensor())
+
+    def _note_rebuild(self, lost: list[Fed], error: RuntimeError) -> None:
+        self.stats.notes.append(
+            f"DALI's pipeline died at batch {lost[0].number} of epoch {lost[0].epoch} ({_reason(error)});"
+            f" it was built anew, and {len(lost)} batches were decoded without it"
+        )
+
+    def _drop_pipeline(self) -> None:
+        if self._pipeline is not None and self._ahead is not None:
+            try:
+                while not self._pipeline.empty():  # work in flight may need this thread's interpreter lock to end
+                    self._pipeline.outputs()
+            except RuntimeError:
+                pass  # it is dead already
+        self._pipeline = None
+
+    def close(self) -> None:
+        """Give back DALI's threads and memory; iterating again takes them again."""
+        self._drop_pipeline()
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        super().close()
+
+
+def _check_placement(decode: str, augment: str, device_id: int | None) -> None:
+    if decode not in ("cpu", "mixed") or augment not in ("cpu", "gpu"):
+        raise ConfigError(f"decode is cpu or mixed and augment is cpu or gpu, not {decode!r} and {augment!r}")
+    if decode == "mixed" and augment == "cpu":
+        raise ConfigError("decode=mixed leaves images on the GPU: set augment=gpu too, or decode=cpu")
+    if device_id is None:
+        if decode == "mixed" or augment == "gpu":
+            raise ConfigError(f"decode={decode}, augment={augment} need a GPU: set device_id, or use cpu for both")
+        return
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "train", "DALI on a GPU") from None
+    if device_id >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device_id={device_id} is not there, this machine has {torch.cuda.device_count()} CUDA devices:"
+            " use device_id=None, decode=cpu and augment=cpu to run DALI without a GPU"
+        )
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return the line of DALI's report that says what went wrong; the rest is about its own source code."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    return next((line for line in after if line and not line.startswith("Critical error")), "no reason given")

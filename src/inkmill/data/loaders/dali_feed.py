@@ -1,0 +1,210 @@
+"""What a DALI loader feeds its pipeline with, batch by batch, made ahead in threads.
+
+The order is ours, not that of a DALI reader: each batch is a pure function of (plan, epoch, number), as for every
+other loader, so epochs are exact, nothing is reset, and resuming is one integer. The encoded images of a batch, the
+numbers that fit them and the numbers that augment them go in together.
+
+An image that DALI would not decode as inkmill does is decoded here and goes in as a bitmap. A batch with a sample that
+cannot be read is made by `BatchMaker`, which knows what to do with it, and so is a batch that a pipeline died of.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.augment.dali_columns import Columns, columns_of
+from inkmill.data.decode import decode
+from inkmill.data.image_header import read_header
+from inkmill.data.keep import Store
+from inkmill.data.loaders.dali_fit import Size, dali_decodes, fit_columns, netpbm
+from inkmill.data.loaders.maker import BatchMaker, Made
+from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.sample import Batch
+from inkmill.errors import DataError
+
+Index = NDArray[np.int64]
+_AHEAD = 2  # batches waiting for DALI to take them
+_THREADS = 2  # more would only wait for the interpreter lock
+
+
+@dataclass(slots=True)
+class Fed:
+    """A batch on its way through DALI.
+
+    Attributes:
+        epoch, number: which one.
+        made: the batch, its images still to come; None where `error` is set.
+        columns: the graph's inputs.
+        error: why it could not be made; raised when its turn comes.
+        careful: whether `BatchMaker` decoded it.
+        stale: nobody waits for it any more.
+    """
+
+    epoch: int
+    number: int
+    made: Made | None
+    columns: Columns
+    error: Exception | None = None
+    careful: bool = False
+    stale: bool = False
+
+
+class DaliFeed:
+    """Makes the inputs of batches.
+
+    Args:
+        plan: what to load.
+        store: the kept pictures, or None.
+        blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
+        fitted: whether pictures go in decoded and fitted.
+    """
+
+    def __init__(self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any], fitted: bool) -> None:
+        self._plan, self._blocked, self._fitted = plan, blocked, fitted
+        self._order = plan.order()
+        self._maker = BatchMaker(replace(plan, engine="none"), store, blocked)
+        self._augments = plan.augmentation if plan.engine != "none" else None
+
+    def make(self, epoch: int, number: int, careful: bool) -> Fed:
+        """Make the inputs of one batch; never raises, since an error belongs to its batch and not to this moment."""
+        try:
+            if not (careful or self._fitted):
+                try:
+                    return self._encoded(epoch, number)
+                except (DataError, OSError):
+                    careful = True
+            return self._decoded(epoch, number, careful)
+        except Exception as error:
+            return Fed(epoch, number, None, self._columns(epoch, *self._nothing(), None), error, careful)
+
+    def _encoded(self, epoch: int, number: int) -> Fed:
+        plan, source = self._plan, self._plan.source
+        wanted = self._order.rows(epoch, number)
+        index = wanted[self._blocked[wanted] == 0]
+        if not len(index):
+            return self._decoded(epoch, number, True)
+        width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
+        samples = [source.get(i) for i in index.tolist()]
+        images, sizes = zip(*(self._image(sample.image, width) for sample in samples), strict=True)
+        batch = Batch(
+            images=None,
+            widths=np.array([size.valid_width for size in sizes], np.int32),
+            targets=[sample.target for sample in samples],
+            keys=[sample.key for sample in samples],
+            index=index,
+        )
+        made = Made(batch, [], len(wanted) - len(index), 0, 0)
+        if plan.augmentation is not None and self._augments is None:
+            batch.extra["table"] = plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, width)
+        return Fed(epoch, number, made, self._columns(epoch, list(images), list(sizes), width, index))
+
+    def _image(self, data: bytes, width: int) -> tuple[NDArray[np.uint8], Size]:
+        header, fit = read_header(data), self._plan.fit
+        if fit.bucket_width(*header.upright_size) != width:
+            raise DataError("this image belongs into another bucket")  # BatchMaker finds the words
+        if dali_decodes(data, header, fit):
+            across, down = header.upright_size
+            return np.frombuffer(data, np.uint8), Size(down, across, fit.valid_width(across, down))
+        image, valid = fit.apply(decode(data, fit.channels))
+        return netpbm(image[:, :valid]), Size(fit.height, valid, valid)
+
+    def _decoded(self, epoch: int, number: int, careful: bool) -> Fed:
+        """Make a batch as the other loaders do, all but its augmentation."""
+        made = self._maker.make(epoch, number, np.empty(self._plan.batch_bytes, np.uint8))
+        batch = made.batch
+        if self._augments is not None:
+            batch.extra.pop("table", None)
+        if not len(batch):
+            return Fed(epoch, number, made, self._columns(epoch, *self._nothing(), None), careful=careful)
+        columns = self._columns(epoch, *self._pixels(batch.images, batch.widths), batch.index)
+        return Fed(epoch, number, made, columns, careful=careful)
+
+    def _pixels(self, images: NDArray[np.uint8], widths: NDArray[np.int32]) -> tuple[Any, list[Size], int]:
+        sizes = [Size(images.shape[1], width, width) for width in widths.tolist()]
+        if self._fitted:
+            return images, sizes, images.shape[2]
+        return (
+            [netpbm(image[:, : size.width]) for image, size in zip(images, sizes, strict=True)],
+            sizes,
+            images.shape[2],
+        )
+
+    def _nothing(self) -> tuple[Any, list[Size], int]:
+        """Return one black picture: DALI takes no empty batch."""
+        fit = self._plan.fit
+        black = np.zeros((1, fit.height, fit.width, fit.channels), np.uint8)
+        return self._pixels(black, np.array([fit.width], np.int32))
+
+    def _columns(self, epoch: int, images: Any, sizes: list[Size], width: int, index: Index | None) -> Columns:
+        plan = self._plan
+        columns: Columns = {"images": images}
+        if not self._fitted:
+            columns |= fit_columns(sizes, plan.fit, width)
+        if self._augments is not None:
+            rows = np.zeros(1, np.int64) if index is None else index
+            columns |= columns_of(
+                self._augments.draw(plan.seed, epoch, rows, plan.fit.height, width), plan.fit.channels
+            )
+        return columns
+
+    def names(self) -> list[str]:
+        """Return the names of the inputs, which are the same for every batch."""
+        return list(self._columns(0, *self._nothing(), None))
+
+
+class FeedAhead:
+    """Hands batches to DALI in order, those to come being made in threads; runs on into the next epoch.
+
+    Attributes:
+        flight: what DALI took and has not given back, oldest first.
+    """
+
+    def __init__(self, make: Callable[[int, int, bool], Fed], length: int) -> None:
+        self._make, self._length = make, length
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="inkmill-dali")
+        self._waiting: deque[Future[Fed]] = deque()
+        self._next = (0, 0)
+        self._careful_batches = 0
+        self.flight: deque[Fed] = deque()
+
+    def seek(self, epoch: int, number: int, careful_batches: int = 0) -> None:
+        """Go on with another batch; what was made ahead is thrown away.
+
+        Args:
+            epoch, number: the batch to come next.
+            careful_batches: how many batches from there on are decoded by `BatchMaker`.
+        """
+        for future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+        for fed in self.flight:
+            fed.stale = True
+        self._next, self._careful_batches = (epoch, number), careful_batches
+
+    def following(self) -> tuple[int, int] | None:
+        """Return which batch DALI gives next, or None when that is not settled."""
+        return next(((fed.epoch, fed.number) for fed in self.flight if not fed.stale), None)
+
+    def __call__(self) -> tuple[Any, ...]:
+        """Return the inputs of the next batch."""
+        while len(self._waiting) < _AHEAD:
+            self._waiting.append(self._pool.submit(self._make, *self._next, self._careful_batches > 0))
+            self._careful_batches -= self._careful_batches > 0
+            epoch, number = self._next
+            self._next = (epoch, number + 1) if number + 1 < self._length else (epoch + 1, 0)
+        fed = self._waiting.popleft().result()
+        self.flight.append(fed)
+        inputs = tuple(fed.columns.values())
+        fed.columns = {}  # DALI holds a copy
+        return inputs
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,129 @@
+"""The graph of a DALI loader: decode, fit, augment, each on the device that was asked for.
+
+    encoded --decode--> picture --(paste, resize, divide)--> fitted --(repeat last column)--> padded --> augmented
+
+Everything that differs between samples comes in as an input, so the graph holds no random operator and no state.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inkmill.data.augment.apply_dali import DaliEngine, Device, Node
+from inkmill.data.fit import Fit
+
+PREFETCH = 2
+"""Batches that DALI works ahead."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the stages run.
+
+    Attributes:
+        decode: "cpu"; "mixed" for NVIDIA's JPEG decoder; "host" where pictures come in decoded and fitted.
+        augment: "cpu" or "gpu": what follows decoding.
+        device_id: number of the GPU on which batches end; None for NumPy arrays, and no GPU at all.
+        threads: of DALI's, for what runs on the CPU.
+    """
+
+    decode: Literal["cpu", "mixed", "host"]
+    augment: Device
+    device_id: int | None
+    threads: int
+
+
+def build_pipeline(
+    source: Callable[[], tuple[Any, ...]],
+    names: list[str],
+    batch_size: int,
+    fit: Fit,
+    engine: DaliEngine | None,
+    placement: Placement,
+) -> Any:
+    """Build a pipeline whose one output is the batch, uint8 HWC.
+
+    Args:
+        source: called for each batch; returns one value for each of `names`.
+        names: of the inputs; the first is the images, encoded (1-D) or fitted (HWC).
+        batch_size: rows in the largest batch.
+        fit: how pictures are fitted.
+        engine: what augments, or None.
+        placement: where the stages run.
+    """
+    from nvidia.dali import fn, pipeline_def
+
+    host = placement.decode == "host"
+
+    def graph() -> Node:
+        inputs = fn.external_source(
+            source=source, num_outputs=len(names), layout=["HWC" if host else ""] + [""] * (len(names) - 1)
+        )
+        columns = {name: inputs[position] for position, name in enumerate(names)}
+        images = inputs[0] if host else _decode(inputs[0], fit.channels, placement.decode)
+        if placement.augment == "gpu":
+            images = images.gpu()
+        if not host:
+            images = _fit(images, columns, placement.augment)
+            if fit.mode != "stretch":
+                images = _pad(images, columns)
+        if engine is not None:
+            images = engine.apply(images, columns)
+        images = fn.copy(images)  # the rows that went different ways, in one piece
+        return images if placement.device_id is None else images.gpu()
+
+    pipeline = pipeline_def(
+        graph,
+        batch_size=batch_size,
+        num_threads=placement.threads,
+        device_id=placement.device_id,
+        prefetch_queue_depth=PREFETCH,
+        exec_dynamic=True,
+        enable_conditionals=True,
+    )()
+    with warnings.catch_warnings():  # it warns of inputs that a graph leaves unused; ours are few and small
+        warnings.simplefilter("ignore")
+        pipeline.build()
+    return pipeline
+
+
+def _decode(encoded: Node, channels: int, device: str) -> Node:
+    from nvidia.dali import fn, types
+
+    # Without fancy upsampling the GPU's decoder blurs colours differently from every CPU's.
+    colours = types.GRAY if channels == 1 else types.RGB
+    return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True)
+
+
+def _fit(images: Node, columns: dict[str, Node], device: Device) -> Node:
+    from nvidia.dali import fn, types
+
+    if columns["shrunk"]:
+        canvas = fn.multi_paste(images, out_anchors=columns["margin"], output_size=columns["canvas"])
+        sums = fn.resize(
+            canvas, size=columns["valid"], roi_start=columns["first"], roi_end=columns["last"], dtype=types.FLOAT
+        )
+        share_y, share_x = columns["inside_y"], columns["inside_x"]
+        if device == "gpu":
+            share_y, share_x = share_y.gpu(), share_x.gpu()
+        images = fn.reinterpret(fn.cast(sums / share_y / share_x, dtype=types.UINT8), layout="HWC")
+    else:
+        images = fn.resize(images, size=columns["valid"])
+    return images
+
+
+def _pad(images: Node, columns: dict[str, Node]) -> Node:
+    from nvidia.dali import fn
+
+    if columns["padded"]:  # fn.pad knows only constants; a warp that moves nothing repeats the border
+        images = fn.experimental.warp_perspective(
+            images,
+            matrix=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
+            size=columns["full"],
+            pixel_origin="center",
+            border_mode="replicate",
+        )
+    return images
