@@ -18,7 +18,7 @@ Task = tuple[int, int, int, int]
 """(slot, run, epoch, number): make batch `number` of `epoch` in `slot`, for the run of that number."""
 
 
-def work(connection: Connection, ring: Any, blocked: Any, run_now: Any, store: Store | None) -> None:
+def work(connection: Connection, memory: Any, blocked: Any, run_now: Any, store: Store | None) -> None:
     """Answer tasks until the connection closes.
 
     The first message is the plan. Each `Task` is answered by (slot, run, number, kind, content), in the order asked:
@@ -27,7 +27,7 @@ def work(connection: Connection, ring: Any, blocked: Any, run_now: Any, store: S
 
     Args:
         connection: to the loader.
-        ring: shared bytes, slots of `plan.batch_bytes`.
+        memory: shared bytes, slots of `plan.batch_bytes`, written by this worker alone.
         blocked: shared bytes, one a sample; see BatchMaker.
         run_now: shared integer, the number of the loader's present run.
         store: the kept pictures, or None.
@@ -37,7 +37,7 @@ def work(connection: Connection, ring: Any, blocked: Any, run_now: Any, store: S
     try:
         plan: LoadPlan = connection.recv()
         maker = BatchMaker(plan, store, np.frombuffer(blocked, np.uint8))
-        pixels = np.frombuffer(ring, np.uint8)
+        pixels = np.frombuffer(memory, np.uint8)
         while (task := connection.recv()) is not None:
             slot, run, epoch, number = task
             if run != run_now.value:

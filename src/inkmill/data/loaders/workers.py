@@ -3,7 +3,7 @@
 Nothing but integers goes to a worker and nothing but keys, targets and counts comes back: the pixels are written where
 the consumer reads them. The memory has no name (see shared.py), so nothing is left behind, whatever kills whom. Each
 worker has its own pipe, because a queue's lock would stay locked when its holder is killed. Workers are started by
-"spawn": it works on every system, and beside threads and CUDA. They live through all epochs, until the loader is closed.
+"spawn": it works on every system, and beside threads and CUDA. They live until the loader is closed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from multiprocessing.sharedctypes import RawValue
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inkmill.data import shared
 from inkmill.data.loaders.base import Loader
@@ -30,14 +31,20 @@ from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.worker_process import work
 from inkmill.errors import DataError
 
-_AHEAD = 2  # batches asked of each worker: one in the making, one to go on with
+_SLOTS = 3  # batches a worker's memory holds: one in the making, one asked for, one with the consumer or waiting for it
 _PATIENCE_S = 5.0  # how long a worker may take to end by itself
+
+_Answer = tuple["_Worker", int, str, Any]  # whose, in which slot, of what kind, and its content; see worker_process
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
     process: BaseProcess
     connection: Connection
+    pixels: NDArray[
+        np.uint8
+    ]  # its own memory: pages that one process alone writes are mapped once and stay in its cache
+    free: list[int]  # its slots that may be written
     tasks: list[tuple[int, int]] = field(default_factory=list)  # (slot, batch) asked for and not answered, oldest first
 
 
@@ -49,53 +56,49 @@ class WorkerLoader(Loader):
     def __init__(self, plan: LoadPlan, workers: int) -> None:
         super().__init__(plan)
         self._count = workers
-        self._slots = _AHEAD * workers + 2  # and one with the consumer, one ready
         self._blocked_shared = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(self._blocked_shared, np.uint8)
         self._run = RawValue("Q", 0)
         self._workers: list[_Worker] = []
-        self._pixels = np.empty(0, np.uint8)
-        self._free: list[int] = []
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
         if not self._workers:
             self._start()
         self._run.value += 1  # tasks left from a run that ended early are answered at once and forgotten
-        busy = {slot for worker in self._workers for slot, _ in worker.tasks}
-        self._free = [slot for slot in range(self._slots) if slot not in busy]
+        for worker in self._workers:
+            busy = {slot for slot, _ in worker.tasks}
+            worker.free = [slot for slot in range(_SLOTS) if slot not in busy]
         following = iter(range(first, len(self)))
-        ready: dict[int, tuple[int, str, Any]] = {}
+        ready: dict[int, _Answer] = {}
         for number in range(first, len(self)):
             self._ask(epoch, following)
             while number not in ready:
                 self._collect(ready)
-            slot, kind, content = ready.pop(number)
-            yield self._made(slot, kind, content)
-            self._free.append(slot)  # the consumer asks for the next batch: it is done with this one
+            worker, slot, kind, content = ready.pop(number)
+            yield self._made(worker, slot, kind, content)
+            worker.free.append(slot)  # the consumer asks for the next batch: it is done with this one
 
     def _start(self) -> None:
-        size = self.plan.batch_bytes
-        shortage = shared.shortage(size * self._slots)
+        size = self.plan.batch_bytes * _SLOTS
+        shortage = shared.shortage(size * self._count)
         if shortage is not None and shortage not in self.stats.notes:
             self.stats.notes.append(shortage)
-        ring = shared.allocate(size * self._slots)
-        self._pixels = np.frombuffer(ring, np.uint8)
-        self._free = list(range(self._slots))
         plan = ForkingPickler.dumps(self.plan)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
         with _light_start(needs_main=b"__main__" in bytes(plan)):
             for number in range(self._count):
+                memory = shared.allocate(size)
                 ours, theirs = context.Pipe()
                 process = context.Process(
                     target=work,
-                    args=(theirs, ring, self._blocked_shared, self._run, self._store),
+                    args=(theirs, memory, self._blocked_shared, self._run, self._store),
                     name=f"inkmill-loader-{number}",
                     daemon=True,
                 )
                 process.start()
                 theirs.close()  # so that the pipe ends when the worker does
-                self._workers.append(_Worker(process, ours))
+                self._workers.append(_Worker(process, ours, np.frombuffer(memory, np.uint8), []))
         self._finalizer = weakref.finalize(self, _end, self._workers)
         for worker in self._workers:
             try:
@@ -105,18 +108,19 @@ class WorkerLoader(Loader):
 
     def _ask(self, epoch: int, following: Iterator[int]) -> None:
         """Ask for batches as long as there is a free slot, the least busy worker first."""
-        while self._free:
+        while able := [worker for worker in self._workers if worker.free]:
             number = next(following, None)
             if number is None:
                 return
-            worker = min(self._workers, key=lambda w: len(w.tasks))
+            worker = min(able, key=lambda w: len(w.tasks))
+            slot = worker.free.pop()
+            worker.tasks.append((slot, number))
             try:
-                worker.connection.send((self._free[-1], self._run.value, epoch, number))
+                worker.connection.send((slot, self._run.value, epoch, number))
             except OSError:
                 self._died(worker)
-            worker.tasks.append((self._free.pop(), number))
 
-    def _collect(self, ready: dict[int, tuple[int, str, Any]]) -> None:
+    def _collect(self, ready: dict[int, _Answer]) -> None:
         """Wait for answers and take them; the end of a worker wakes this up as well."""
         by_connection = {worker.connection: worker for worker in self._workers}
         for connection in wait(list(by_connection)):
@@ -127,17 +131,17 @@ class WorkerLoader(Loader):
                 self._died(worker)
             worker.tasks.pop(0)
             if run == self._run.value:
-                ready[number] = (slot, kind, content)
+                ready[number] = (worker, slot, kind, content)
             else:
-                self._free.append(slot)
+                worker.free.append(slot)
 
-    def _made(self, slot: int, kind: str, content: Any) -> Made:
+    def _made(self, worker: _Worker, slot: int, kind: str, content: Any) -> Made:
         if kind == "bad":
             raise BadSampleError(content)
         if kind == "bug":
             raise RuntimeError(f"a loader worker failed:\n{content}")
         size = self.plan.batch_bytes
-        return Made.unpack(content, self._pixels[slot * size : (slot + 1) * size])
+        return Made.unpack(content, worker.pixels[slot * size : (slot + 1) * size])
 
     def _died(self, worker: _Worker) -> NoReturn:
         worker.process.join(_PATIENCE_S)  # its pipe is closed: it is ending, and its exit code is about to come
@@ -154,7 +158,7 @@ class WorkerLoader(Loader):
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = None
-        self._workers, self._free, self._pixels = [], [], np.empty(0, np.uint8)
+        self._workers = []
         super().close()
 
 
