@@ -1,0 +1,1 @@
+"""The sequence stage between backbone and head."""

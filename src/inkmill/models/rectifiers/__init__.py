@@ -1,0 +1,1 @@
+"""Rectifiers: what straightens the text before it is read."""
