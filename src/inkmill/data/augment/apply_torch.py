@@ -4,21 +4,24 @@ Written for `torch.compile`: shapes and passes are fixed by the table's layout, 
 size of batch. Without blur and JPEG everything is one kernel: each output pixel computes its place, fetches four input
 pixels, and goes through colour, noise and cut-outs in registers, so the batch is read once and written once. Blur is
 two batched matrix products (a Gaussian with repeated border is a band matrix, any sigma costs the same); JPEG is the
-8x8 cosine transform as one matrix product, with libjpeg's tables, chroma at half size as encoders do by default.
+8x8 cosine transform as one matrix product, with libjpeg's tables, chroma at half size as encoders do by default. Both
+run on the rows that need them, gathered into a block whose size the spec's probabilities give, so it stays the same.
 
 Nothing waits for the device: the table goes there in one copy, and which passes run is known from the spec.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
-from inkmill.data.augment.table import LUMA, Layout, Table
+from inkmill.data.augment.table import LUMA, Floats, Layout, Table
 from inkmill.errors import MissingExtraError
 
 try:
@@ -30,7 +33,7 @@ except ImportError:
     raise MissingExtraError("torch", "train", "augmentation on the GPU") from None
 
 if TYPE_CHECKING:
-    Engine = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    Engine = Callable[..., Tensor]
 
 _MAX_COMPILATIONS = 64  # batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently
 
@@ -54,19 +57,44 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
         raise ValueError(f"the table was drawn for a batch of {expected}, the images are {tuple(images.shape)}")
     if not table.layout.columns:
         return images.clone()
-    engine = _engine(table.layout, images.is_cuda if compiled is None else compiled)
+    compiled = images.is_cuda if compiled is None else compiled
+    engine = _engine(table.layout, compiled)
     with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=_MAX_COMPILATIONS):
-        return engine(images, _sent(table, images.device), *_constants(images.device))
+        return engine(images, *_sent(table, images.device, fixed_sizes=compiled), *_constants(images.device))
 
 
-def _sent(table: Table, device: torch.device) -> Tensor:
-    """Send the table's numbers to the device without waiting."""
-    if device.type != "cuda":
-        return torch.from_numpy(table.values).to(device)
+def _sent(table: Table, device: torch.device, fixed_sizes: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Send to the device, in one copy and without waiting: the table, and which rows to blur and to compress."""
+    layout, count = table.layout, len(table)
+    blur = _rows(table.part("blur"), layout.blur_share, fixed_sizes)
+    jpeg = _rows(table.part("jpeg"), layout.jpeg_share, fixed_sizes)
+    parts: list[NDArray[Any]] = [table.values.ravel(), *(rows for rows in (blur, jpeg) if rows is not None)]
+    sizes = [len(part) for part in parts]
     # Filled through NumPy: torch's own copy wakes all CPU threads, which costs more than the whole pass on the GPU.
-    pinned = torch.empty(table.values.shape, dtype=torch.float32, pin_memory=True)
-    np.copyto(pinned.numpy(), table.values)
-    return pinned.to(device, non_blocking=True)
+    packed = torch.empty(sum(sizes), dtype=torch.float32, pin_memory=device.type == "cuda")
+    np.concatenate(parts, out=packed.numpy(), casting="unsafe")
+    values, *rows = torch.split(packed.to(device, non_blocking=True), sizes)
+    on_device = iter(rows)
+    blur_rows = None if blur is None else next(on_device)
+    jpeg_rows = None if jpeg is None else next(on_device)
+    return values.reshape(count, layout.size), blur_rows, jpeg_rows
+
+
+def _rows(amount: Floats | None, share: float, fixed_size: bool) -> NDArray[np.int64] | None:
+    """Return the rows on which to run an expensive pass, those without need among them; None for all.
+
+    With a fixed size there are as many as the spec's probability makes nearly certain to be enough (4 sigma), because
+    another number would be another compilation.
+    """
+    if amount is None:
+        return None
+    needed, count = amount[:, 0] > 0, len(amount)
+    size = int(needed.sum())
+    if fixed_size:
+        likely = count * share + 4 * math.sqrt(count * share * (1 - share))
+        likely = 32 * math.ceil(likely / 32)
+        size = likely if size <= likely else count
+    return None if size >= count else np.argsort(~needed, kind="stable")[:size]
 
 
 @lru_cache(maxsize=8)
@@ -80,7 +108,14 @@ def _engine(layout: Layout, compiled: bool) -> Engine:
     """Return the function that applies tables of one layout."""
     columns = layout.columns
 
-    def run(images: Tensor, values: Tensor, ring: Tensor, transform: Tensor) -> Tensor:
+    def run(
+        images: Tensor,
+        values: Tensor,
+        blur_rows: Tensor | None,
+        jpeg_rows: Tensor | None,
+        ring: Tensor,
+        transform: Tensor,
+    ) -> Tensor:
         batch = len(images)
 
         def part(name: str, *shape: int) -> Tensor:
@@ -94,18 +129,29 @@ def _engine(layout: Layout, compiled: bool) -> Engine:
         else:
             pixels = images.float()
         if "blur" in columns:
-            pixels = _blur(pixels, part("blur"), layout.blur_radius)
+            pixels = _on_rows(pixels, blur_rows, part("blur"), lambda p, sigma: _blur(p, sigma, layout.blur_radius))
         if "colour" in columns:
             pixels = _colour(pixels, part("colour", 3, 4)).clamp(0, 255)
         if "noise" in columns:
             pixels = _noise(pixels, part("noise", 2), ring).clamp(0, 255)
         if "jpeg" in columns:
-            pixels = _jpeg(pixels, part("jpeg"), transform)
+            pixels = _on_rows(pixels, jpeg_rows, part("jpeg"), lambda p, quality: _jpeg(p, quality, transform))
         for number in range(layout.cutouts):
             pixels = _cutout(pixels, part("cutouts", layout.cutouts, 5)[:, number])
         return pixels.clamp(0, 255).round().to(torch.uint8)
 
     return torch.compile(run, dynamic=False) if compiled else run
+
+
+def _on_rows(
+    pixels: Tensor, rows: Tensor | None, numbers: Tensor, change: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    if rows is None:
+        return change(pixels, numbers)
+    if not len(rows):
+        return pixels
+    chosen = rows.long()
+    return pixels.index_copy(0, chosen, change(pixels[chosen], numbers[chosen]))
 
 
 def _warp(images: Tensor, space: Tensor, waves: Tensor | None) -> Tensor:

@@ -47,7 +47,7 @@ class Augmentation:
 
     def __init__(self, changes: list[ops.Op]) -> None:
         self._ops = list(_flatten(changes, (), iter(range(1_000_000))))
-        self.layout = _layout([entry.op for entry in self._ops])
+        self.layout = _layout(self._ops)
 
     @classmethod
     def from_spec(cls, spec: AugmentationSpec) -> Augmentation:
@@ -93,7 +93,8 @@ def _flatten(
             yield _NumberedOp(op, number, gates)
 
 
-def _layout(changes: list[ops.Op]) -> Layout:
+def _layout(entries: list[_NumberedOp]) -> Layout:
+    changes = [entry.op for entry in entries]
     kinds = [type(op) for op in changes]
     sigmas = [op.largest for op in changes if isinstance(op, ops.Blur)]
     return Layout(
@@ -104,7 +105,15 @@ def _layout(changes: list[ops.Op]) -> Layout:
         noise=ops.Noise in kinds,
         jpeg=ops.Jpeg in kinds,
         cutouts=sum(op.count for op in changes if isinstance(op, ops.Cutout)),
+        blur_share=_share(entries, ops.Blur),
+        jpeg_share=_share(entries, ops.Jpeg),
     )
+
+
+def _share(entries: list[_NumberedOp], kind: type[ops.Op]) -> float:
+    """Return a bound of the probability that an image gets a kind of change."""
+    chances = [math.prod((entry.op.p, *(p for _, p in entry.gates))) for entry in entries if type(entry.op) is kind]
+    return min(1.0, sum(chances))
 
 
 class _Drawing:

@@ -36,6 +36,7 @@ class Layout:
         waves: number of waves, K.
         blur_radius: largest radius of a blur's kernel in pixels (3 sigma); 0 without blur.
         cutouts: number of rectangles, N.
+        blur_share, jpeg_share: upper bound of the share of images that get one; engines plan their memory by it.
     """
 
     space: bool = False
@@ -45,6 +46,8 @@ class Layout:
     noise: bool = False
     jpeg: bool = False
     cutouts: int = 0
+    blur_share: float = 0
+    jpeg_share: float = 0
 
     @cached_property
     def columns(self) -> dict[str, slice]:

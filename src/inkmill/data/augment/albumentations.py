@@ -1,0 +1,96 @@
+"""Any Albumentations pipeline as an engine: for users who have one, and for ops that inkmill does not have.
+
+It runs image by image on the CPU, in worker processes. Its generators are set anew for each image from
+(seed, epoch, index), so the result does not depend on worker, batch or loader, as with inkmill's own ops.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from inkmill.data.augment.random_numbers import row_states
+from inkmill.errors import ConfigError, MissingExtraError
+
+Images = NDArray[np.uint8]
+
+
+class AlbumentationsPipeline:
+    """A pipeline in Albumentations' own serialised form.
+
+    Args:
+        serialised: what `albumentations.to_dict(pipeline)` gives.
+
+    Raises:
+        ConfigError: the dict is no such pipeline, or names a transform that Albumentations does not have.
+        MissingExtraError: Albumentations is not installed.
+    """
+
+    def __init__(self, serialised: Mapping[str, Any]) -> None:
+        os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import asks the network for a newer version
+        try:
+            import albumentations
+        except ImportError:
+            raise MissingExtraError("albumentations", "albumentations", "an Albumentations pipeline") from None
+        self._serialised = dict(serialised)
+        try:  # only names that Albumentations itself registered are looked up, so a file cannot run other code
+            pipeline = albumentations.from_dict(self._serialised)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"this is no serialised Albumentations pipeline (albumentations.to_dict): {error}"
+            ) from None
+        self._pipeline = (
+            pipeline if isinstance(pipeline, albumentations.Compose) else albumentations.Compose([pipeline])
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> AlbumentationsPipeline:
+        """Read a pipeline from a YAML or JSON file, as `albumentations.save` writes it.
+
+        Raises:
+            ConfigError: the file cannot be read or holds no pipeline.
+        """
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))  # JSON is YAML too
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path}: the Albumentations pipeline cannot be read: {error}") from None
+        if not isinstance(content, Mapping):
+            raise ConfigError(f"{path}: expected a serialised Albumentations pipeline, got {type(content).__name__}")
+        return cls(content)
+
+    def __reduce__(self) -> tuple[type[AlbumentationsPipeline], tuple[dict[str, Any]]]:
+        return type(self), (self._serialised,)  # a worker process builds its own
+
+    def apply(self, images: Images, seed: int, epoch: int, index: NDArray[np.int64]) -> Images:
+        """Apply the pipeline to a batch.
+
+        Args:
+            images: uint8 (B, H, W, C), RGB or gray.
+            seed: seed of the run.
+            epoch: the epoch.
+            index: int64 (B,), positions of the samples in the source.
+
+        Returns:
+            uint8 (B, H, W, C).
+
+        Raises:
+            ConfigError: the pipeline changes the size or type of an image.
+        """
+        out = np.empty_like(images)
+        for row, state in enumerate(row_states(seed, epoch, np.asarray(index, np.int64)).tolist()):
+            self._pipeline.set_random_seed(state & 0xFFFFFFFF)
+            changed = self._pipeline(image=images[row])["image"]
+            if not isinstance(changed, np.ndarray) or changed.size != out[row].size or changed.dtype != np.uint8:
+                raise ConfigError(
+                    f"the Albumentations pipeline must keep an image uint8 of {images.shape[1:]}, it gave "
+                    f"{getattr(changed, 'dtype', type(changed).__name__)} of {getattr(changed, 'shape', '?')}: "
+                    "leave resizing, normalising and ToTensorV2 out, inkmill does them"
+                )
+            out[row] = changed.reshape(out[row].shape)
+        return out

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inkmill.data.decode import decode
+from inkmill.data.fit import Fit
+
+
+@pytest.fixture(scope="session")
+def crops(captchas: Path) -> dict[int, np.ndarray]:
+    """64 real captchas fitted to 32 x 128, by number of channels."""
+    files = sorted((captchas / "images").iterdir())[:64]
+    return {c: np.stack([Fit(32, 128, c).apply(decode(f.read_bytes(), c))[0] for f in files]) for c in (1, 3)}

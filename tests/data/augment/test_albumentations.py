@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inkmill.data.augment.albumentations import AlbumentationsPipeline
+from inkmill.errors import ConfigError, MissingExtraError
+
+A_PIPELINE = {
+    "__version__": "2.0.8",
+    "transform": {
+        "__class_fullname__": "Compose",
+        "p": 1.0,
+        "transforms": [
+            {"__class_fullname__": "Rotate", "p": 0.8, "limit": [-9, 9]},
+            {"__class_fullname__": "GaussNoise", "p": 0.8, "std_range": [0.02, 0.05]},
+        ],
+    },
+}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> AlbumentationsPipeline:
+    pytest.importorskip("albumentations")
+    file = tmp_path / "pipeline.json"
+    file.write_text(json.dumps(A_PIPELINE))
+    return AlbumentationsPipeline.from_file(file)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_depends_on_its_index_and_never_on_its_batch_or_worker(
+    pipeline: AlbumentationsPipeline, crops: dict[int, np.ndarray], channels: int
+) -> None:
+    images = crops[channels][:6]
+    together = pipeline.apply(images, 1, 2, np.arange(6))
+    elsewhere: AlbumentationsPipeline = pickle.loads(pickle.dumps(pipeline))
+    for row in (4, 1, 3):
+        assert np.array_equal(elsewhere.apply(images[row : row + 1], 1, 2, np.array([row]))[0], together[row])
+    assert not np.array_equal(together, images)
+    assert not np.array_equal(together, pipeline.apply(images, 1, 3, np.arange(6)))
+
+
+@pytest.mark.filterwarnings("ignore:Transform .* has no 'p' parameter")
+@pytest.mark.parametrize("content", [{"a": 1}, {"transform": {"__class_fullname__": "os.system", "command": "true"}}])
+def test_what_is_no_pipeline_is_refused(content: dict) -> None:
+    pytest.importorskip("albumentations")
+    with pytest.raises(ConfigError, match="no serialised Albumentations pipeline"):
+        AlbumentationsPipeline(content)
+
+
+def test_a_pipeline_that_changes_the_size_is_refused(crops: dict[int, np.ndarray]) -> None:
+    pytest.importorskip("albumentations")
+    resize = {"__class_fullname__": "Resize", "height": 8, "width": 8, "p": 1.0}
+    with pytest.raises(ConfigError, match="leave resizing, normalising and ToTensorV2 out"):
+        AlbumentationsPipeline({"transform": resize}).apply(crops[3][:1], 0, 0, np.arange(1))
+
+
+@pytest.mark.parametrize(("text", "reason"), [("- 1", "got list"), ("{", "cannot be read")])
+def test_a_file_that_holds_no_pipeline_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"pipeline.yaml: .*{reason}"):
+        AlbumentationsPipeline.from_file(file)
+
+
+def test_without_albumentations_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "albumentations", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'inkmill\[albumentations\]'"):
+        AlbumentationsPipeline(A_PIPELINE)
