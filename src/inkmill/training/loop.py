@@ -186,13 +186,14 @@ class TrainingLoop:
 
     def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
         best = self.progress.best
-        if best and chosen.rank() <= (best["word_accuracy"], -best["cer"]):
+        if best and chosen.rank() <= (best["word_accuracy"], -best["cer"], -best["loss"]):
             self.progress.validations_since_best += 1
             return False
         self.progress.validations_since_best = 0
         self.progress.best = {
             "word_accuracy": chosen.word_accuracy,
             "cer": chosen.cer,
+            "loss": chosen.loss,
             "epoch": self.progress.epoch,
             "weights": weights,
         }

@@ -88,7 +88,8 @@ class TPS(nn.Module):
         slope = np.linspace(0, -1, num_fiducial // 2)
         points = np.concatenate([np.stack([x, slope], 1), np.stack([x, slope[::-1] * -1], 1)])
         nn.init.zeros_(self.points.weight)
-        self.points.bias.data = torch.from_numpy(points.astype(np.float32).ravel())
+        with torch.no_grad():  # copied, not replaced: the model may be built without memory, to ask for its shapes
+            self.points.bias.copy_(torch.from_numpy(points.astype(np.float32).ravel()))
 
     def control_points(self, images: Tensor) -> Tensor:
         """Return the (B, num_fiducial, 2) points, x and y in [-1, 1] of the input."""
