@@ -18,6 +18,7 @@ Only this file and those under `loaders` named dali import nvidia.dali.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 import cv2
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.dali_columns import columns_of
+from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
 from inkmill.data.augment.table import Floats, Layout, Table
 from inkmill.data.dali import require_dali
 
@@ -56,7 +58,7 @@ def apply_dali(images: Images, table: Table, device: Device = "cpu") -> Images:
         raise ValueError(f"the table was drawn for a batch of {expected}, the images are {images.shape}")
     columns = columns_of(table, images.shape[3])
 
-    engine = DaliEngine(table.layout, images.shape[3], device)
+    engine = DaliEngine(table.layout, images.shape[3], images[0].size, device)
 
     def graph() -> Node:
         batch, *inputs = fn.external_source(
@@ -81,11 +83,13 @@ class DaliEngine:
     Args:
         layout: of the tables to come.
         channels: of the images: 1 or 3.
+        largest: numbers in the largest image, height x width x channels.
         device: where the steps run.
     """
 
     layout: Layout
     channels: int
+    largest: int
     device: Device
 
     def apply(self, images: Node, columns: dict[str, Node]) -> Node:
@@ -148,8 +152,11 @@ class DaliEngine:
     def _noise(self, images: Node, columns: dict[str, Node]) -> Node:
         from nvidia.dali import fn, types
 
+        # As int32: DALI takes a constant number by number, and this way it is a quarter of them.
+        ring = fn.reinterpret(types.Constant(_open_ring(self.largest), device=self.device), dtype=types.INT8)
         if columns["noisy"]:
-            noise = self._there(columns["noise"]) * self._there(columns["strength"])
+            stretch = fn.slice(ring, columns["place"], columns["numbers"], axes=(0,))
+            noise = fn.reshape(stretch, shape=columns["shape"]) * self._there(columns["strength"])
             images = fn.reinterpret(fn.cast(images + noise, dtype=types.UINT8), layout="HWC")
         return images
 
@@ -179,6 +186,12 @@ class DaliEngine:
 
     def _there(self, node: Node) -> Node:
         return node.gpu() if self.device == "gpu" else node
+
+
+@lru_cache(maxsize=2)
+def _open_ring(largest: int) -> NDArray[np.int32]:
+    """Return the ring of noise cut open, with as much of its beginning at the end as the largest image takes."""
+    return np.resize(noise_ring(), NOISE_RING + largest + -largest % 4).view(np.int32)
 
 
 def _warped(images: Node, space: Node) -> Node:

@@ -1,26 +1,22 @@
 """What DALI's graph is fed with: a table's numbers as one named input for each argument of an operator.
 
-Which inputs there are depends on the table's layout alone, so one graph serves all batches. A row that a step leaves
-alone gets a placeholder as small as can be: most rows of most steps, and everything here is copied into DALI.
+Which inputs there are depends on the table's layout alone, so one graph serves all batches. Nearly all are arrays with
+the batch first: DALI takes such an array at once, and a list of arrays one by one, at some microseconds each.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
+from inkmill.data.augment.random_numbers import NOISE_UNIT
 from inkmill.data.augment.table import Floats, Table, gray_gain
 
 Columns = dict[str, Any]
 """Inputs of the graph by name: arrays with the batch first, or lists of one array a sample."""
 
-_NOT_BLURRED = np.ones((1, 1), np.float32)
 _NOT_WAVED = np.zeros((1, 1), np.float32)
-_QUIET = np.zeros((1, 1, 1), np.int8)
 
 
 def columns_of(table: Table, channels: int) -> Columns:
@@ -35,7 +31,7 @@ def columns_of(table: Table, channels: int) -> Columns:
         columns |= _warp_columns(table)
     if (sigma := table.part("blur")) is not None:
         columns["blurred"] = sigma[:, 0] > 0
-        columns["kernel"] = [_gaussian(float(s)) if s > 0 else _NOT_BLURRED for s in sigma[:, 0]]
+        columns["kernel"] = _gaussians(sigma[:, 0])
     if (colour := table.colour) is not None:
         columns["coloured"] = ~np.isclose(colour, np.eye(3, 4)).all(axis=(1, 2))
         matrix = colour if channels == 3 else gray_gain(colour)[:, None, :]
@@ -44,7 +40,9 @@ def columns_of(table: Table, channels: int) -> Columns:
     if (noise := table.part("noise")) is not None:
         columns["noisy"] = noise[:, 0] > 0
         columns["strength"] = noise[:, 0] / np.float32(NOISE_UNIT)
-        columns["noise"] = _stretches(noise, (table.height, table.width, channels))
+        columns["place"] = noise[:, 1:].astype(np.int32)
+        columns["shape"] = np.tile(np.array([table.height, table.width, channels], np.int32), (len(table), 1))
+        columns["numbers"] = columns["shape"].prod(axis=1, dtype=np.int32)[:, None]
     if (quality := table.part("jpeg")) is not None:
         columns["compressed"] = quality[:, 0] > 0
         columns["quality"] = quality[:, 0].astype(np.int32)
@@ -96,25 +94,15 @@ def source_places(space: Floats, waves: Floats, height: int, width: int) -> tupl
     return np.clip(source_x, 0, width - 1, out=source_x), np.clip(source_y, 0, height - 1, out=source_y)
 
 
-def _stretches(noise: Floats, shape: tuple[int, int, int]) -> list[NDArray[np.int8]]:
-    """Return each noisy image's stretch of the ring: views, so this costs no memory here."""
-    size = int(np.prod(shape))
-    ring = _open_ring(size)
-    return [ring[int(place) : int(place) + size].reshape(shape) if std > 0 else _QUIET for std, place in noise.tolist()]
-
-
-@lru_cache(maxsize=4)
-def _open_ring(size: int) -> NDArray[np.int8]:
-    """Return the ring of noise cut open, with as much of its beginning at the end as one image takes."""
-    return np.resize(noise_ring(), NOISE_RING + size)
-
-
-@lru_cache(maxsize=1024)
-def _gaussian(sigma: float) -> Floats:
-    radius = int(np.ceil(3 * np.float32(sigma)))
-    weights = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
-    weights /= weights.sum()
-    return np.outer(weights, weights).astype(np.float32)
+def _gaussians(sigma: Floats) -> Floats:
+    """Return one kernel a row, float32 (B, K, K), K what the strongest blur needs; a sigma of 0 leaves one 1."""
+    radius = np.ceil(3 * sigma)
+    distance = np.arange(-radius.max(initial=0), radius.max(initial=0) + 1)
+    weights = np.exp(-(distance**2) / (2 * np.maximum(sigma, 1e-3)[:, None] ** 2))
+    weights *= np.abs(distance) <= radius[:, None]
+    weights /= weights.sum(axis=1, keepdims=True)
+    kernels: Floats = (weights[:, :, None] * weights[:, None, :]).astype(np.float32)
+    return kernels
 
 
 def _cutout_columns(cutout: Floats, number: int) -> Columns:

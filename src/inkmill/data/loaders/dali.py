@@ -81,7 +81,8 @@ class DaliLoader(Loader):
         plan = self.plan
         engine = None
         if plan.augmentation is not None and plan.engine != "none":
-            engine = DaliEngine(plan.augmentation.layout, plan.fit.channels, self._placement.augment)
+            largest = plan.fit.height * plan.fit.width * plan.fit.channels
+            engine = DaliEngine(plan.augmentation.layout, plan.fit.channels, largest, self._placement.augment)
         self._pipeline = build_pipeline(
             self._ahead, self._feed.names(), plan.batch_size, plan.fit, engine, self._placement
         )

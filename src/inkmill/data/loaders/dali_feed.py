@@ -23,7 +23,7 @@ from inkmill.data.augment.dali_columns import Columns, columns_of
 from inkmill.data.decode import decode
 from inkmill.data.image_header import read_header
 from inkmill.data.keep import Store
-from inkmill.data.loaders.dali_fit import Size, dali_decodes, fit_columns, netpbm
+from inkmill.data.loaders.dali_fit import Size, dali_decodes, files, fit_columns, netpbm
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch
@@ -103,15 +103,15 @@ class DaliFeed:
         made = Made(batch, [], len(wanted) - len(index), 0, 0)
         if plan.augmentation is not None and self._augments is None:
             batch.extra["table"] = plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, width)
-        return Fed(epoch, number, made, self._columns(epoch, list(images), list(sizes), width, index))
+        return Fed(epoch, number, made, self._columns(epoch, files(list(images)), list(sizes), width, index))
 
-    def _image(self, data: bytes, width: int) -> tuple[NDArray[np.uint8], Size]:
+    def _image(self, data: bytes, width: int) -> tuple[bytes, Size]:
         header, fit = read_header(data), self._plan.fit
         if fit.bucket_width(*header.upright_size) != width:
             raise DataError("this image belongs into another bucket")  # BatchMaker finds the words
         if dali_decodes(data, header, fit):
             across, down = header.upright_size
-            return np.frombuffer(data, np.uint8), Size(down, across, fit.valid_width(across, down))
+            return data, Size(down, across, fit.valid_width(across, down))
         image, valid = fit.apply(decode(data, fit.channels))
         return netpbm(image[:, :valid]), Size(fit.height, valid, valid)
 
@@ -130,11 +130,8 @@ class DaliFeed:
         sizes = [Size(images.shape[1], width, width) for width in widths.tolist()]
         if self._fitted:
             return images, sizes, images.shape[2]
-        return (
-            [netpbm(image[:, : size.width]) for image, size in zip(images, sizes, strict=True)],
-            sizes,
-            images.shape[2],
-        )
+        bitmaps = [netpbm(image[:, : size.width]) for image, size in zip(images, sizes, strict=True)]
+        return files(bitmaps), sizes, images.shape[2]
 
     def _nothing(self) -> tuple[Any, list[Size], int]:
         """Return one black picture: DALI takes no empty batch."""

@@ -9,7 +9,7 @@ from the part that it covers, and divided by the share of the filter that fell i
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from inkmill.data.image_header import ImageHeader
 _MAX_SHRINK = 16  # beyond this `fit` shrinks with a box first
 _JPEG_END = b"\xff\xd9"
 _PNG_TYPES_WITHOUT_ALPHA = (0, 2, 3)
-_WHOLE = np.ones((1, 1, 1), np.float32)
 
 
 class Size(NamedTuple):
@@ -54,11 +53,21 @@ def _plain_png(data: bytes) -> bool:
     return data[25] in _PNG_TYPES_WITHOUT_ALPHA and pixels >= 0 and data.find(b"tRNS", 33, pixels) < 0
 
 
-def netpbm(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def netpbm(image: NDArray[np.uint8]) -> bytes:
     """Return an image as a PPM or PGM file: how pixels that were decoded here go through DALI's decoder."""
     height, width, channels = image.shape
-    head = b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height)
-    return np.concatenate([np.frombuffer(head, np.uint8), image.reshape(-1)])
+    return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + image.tobytes()
+
+
+def files(images: list[bytes]) -> Any:
+    """Return files for DALI: uint8 (B, longest), where that does not waste memory, else one array a file.
+
+    DALI takes an array at once, and decoders stop at the end of the image: what follows, zeros here, is not read.
+    """
+    longest = max(map(len, images))
+    if longest * len(images) > 4 * sum(map(len, images)) + 2**24:
+        return [np.frombuffer(image, np.uint8) for image in images]
+    return np.frombuffer(b"".join(image.ljust(longest, b"\0") for image in images), np.uint8).reshape(-1, longest)
 
 
 def fit_columns(sizes: list[Size], fit: Fit, width: int) -> Columns:
@@ -74,7 +83,6 @@ def fit_columns(sizes: list[Size], fit: Fit, width: int) -> Columns:
     scale = np.maximum(decoded / valid, 1)
     margin = np.ceil(scale / 2).astype(np.int32) + 1
     shrunk = np.any(decoded > valid, axis=1)
-    rows = list(zip(sizes, np.asarray(shrunk).tolist(), strict=True))
     columns: Columns = {
         "valid": valid.astype(np.float32),
         "shrunk": shrunk,
@@ -82,13 +90,22 @@ def fit_columns(sizes: list[Size], fit: Fit, width: int) -> Columns:
         "margin": margin[:, None, :],
         "first": margin.astype(np.float32),
         "last": (margin + decoded).astype(np.float32),
-        "inside_y": [_inside(size.height, fit.height)[:, None, None] if less else _WHOLE for size, less in rows],
-        "inside_x": [_inside(size.width, size.valid_width)[None, :, None] if less else _WHOLE for size, less in rows],
+        "inside_y": _shares(decoded[:, 0], valid[:, 0], shape=(-1, 1, 1)),
+        "inside_x": _shares(decoded[:, 1], valid[:, 1], shape=(1, -1, 1)),
     }
     if fit.mode != "stretch":
         columns["padded"] = valid[:, 1] < width
         columns["full"] = np.tile(np.array([fit.height, width], np.float32), (len(sizes), 1))
     return columns
+
+
+def _shares(size: NDArray[np.int32], new_size: NDArray[np.int32], shape: tuple[int, int, int]) -> Any:
+    """Return `_inside` of each image, to be multiplied along one axis: an array where all have one length."""
+    pairs, which = np.unique(np.stack([size, new_size], axis=1), axis=0, return_inverse=True)
+    shares = [_inside(old, new).reshape(shape) for old, new in pairs.tolist()]
+    if (new_size == new_size[0]).all():
+        return np.stack(shares)[which.reshape(-1)]
+    return [shares[number] for number in which.reshape(-1).tolist()]
 
 
 @lru_cache(maxsize=4096)
