@@ -17,7 +17,7 @@ from inkmill.bench.peers import peers  # noqa: E402
 from inkmill.bench.peers.pil_v2 import PilTransform  # noqa: E402
 from inkmill.bench.peers.torch_pil import BytesDataset  # noqa: E402
 from inkmill.bench.run import PEER, Row, Settings, _row, contestants, run  # noqa: E402
-from inkmill.bench.show import as_json, as_table, write_chart, yardstick  # noqa: E402
+from inkmill.bench.show import as_json, as_table, notes, write_chart, yardstick  # noqa: E402
 from inkmill.bench.stamp import machine_stamp  # noqa: E402
 from inkmill.data.sources import LmdbSource  # noqa: E402
 from inkmill.errors import ConfigError  # noqa: E402
@@ -69,17 +69,31 @@ def test_each_of_our_loaders_and_tiers_gives_the_same_first_batch(crops, tmp_pat
     for contestant in ours():
         if contestant.augment != augment or contestant.missing("cpu"):
             continue
+        if contestant.loader == "dali":  # its pixels differ within a tolerance that its own tests state
+            continue
         stream = contestant.stream(task(crops, tmp_path, augment, workers=1))
         first.append(next(stream).clone())
         stream.close()
-    assert len(first) >= 9
+    assert len(first) == 9
     assert all(torch.equal(one, first[0]) for one in first)
+
+
+@pytest.mark.dali
+def test_our_dali_rows_give_batches_of_the_finishing_line(crops, tmp_path):
+    pytest.importorskip("nvidia.dali")
+    rows = [c for c in ours() if c.loader == "dali" and not c.missing("cpu")]
+    assert {(c.keep, c.augment) for c in rows} == {("none", "none"), ("none", "strong"), ("ram", "strong")}
+    for contestant in rows:
+        stream = contestant.stream(task(crops, tmp_path, contestant.augment, workers=1))
+        batches = [next(stream) for _ in range(5)]
+        stream.close()
+        assert {(tuple(batch.shape), batch.dtype) for batch in batches} == {((16, 32, 128, 3), torch.uint8)}
 
 
 def test_a_row_for_the_gpu_says_so_without_one():
     gpu_rows = [c for c in ours() if c.needs_gpu]
     assert gpu_rows
-    assert {c.missing("cpu") for c in gpu_rows} == {"needs a GPU"}
+    assert {c.missing("cpu") for c in gpu_rows} <= {"needs a GPU", "not installed: pip install 'inkmill[dali-cuda13]'"}
 
 
 def test_an_absent_package_becomes_a_row_with_the_pip_line(crops, tmp_path):
@@ -137,7 +151,8 @@ def test_times_compare_with_the_classic_under_the_same_augmentation(tmp_path):
     assert yardstick(rows, "strong") == 100.0
     table = as_table(rows, "here")
     times = list(table.columns[6].cells)
-    assert times == ["1.0", "1.0", "7.0", ""]
+    assert times == ["1.0", "1.0", "7.0"]
+    assert notes(rows) == ["ffcv: not run, not installed"]
     write_chart(tmp_path / "chart.png", rows, "here")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 

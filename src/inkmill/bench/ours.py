@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from inkmill.bench.contest import Augment, Contestant, Stream, Task
+from inkmill.bench.contest import Augment, Contestant, Task, upload
 from inkmill.bench.strong import strong_spec
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
@@ -15,26 +15,43 @@ from inkmill.data.loaders import LoadPlan, make_loader
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from inkmill.data.sample import Batch
+
 Kind = Literal["inline", "threads", "workers"]
 Tier = Literal["none", "disk", "ram"]
-Engine = Literal["cv", "torch"]
+Engine = Literal["cv", "torch", "dali-cpu", "dali-mixed", "dali-gpu"]
 
 _KINDS: tuple[Kind, ...] = ("inline", "threads", "workers")
 _TIERS: tuple[Tier, ...] = ("none", "disk", "ram")
 _TORCH = (("torch", "torch"),)
+_DALI = (*_TORCH, ("nvidia.dali", "'inkmill[dali-cuda13]'"))
+
+_PLACES: dict[Engine, tuple[Literal["cpu", "mixed"], Literal["cpu", "gpu"]]] = {
+    "dali-cpu": ("cpu", "cpu"),
+    "dali-mixed": ("cpu", "gpu"),
+    "dali-gpu": ("mixed", "gpu"),
+}
+"""Where DALI decodes, and where it fits and augments."""
 
 
 def ours() -> list[Contestant]:
     """Return all rows of inkmill's own."""
     rows = [_row(kind, tier, "none") for kind in _KINDS for tier in _TIERS]
+    rows += [_dali_row(engine, "none", "none") for engine in _PLACES]
     rows += [_row(kind, tier, "strong", engine) for kind in _KINDS for tier in _TIERS for engine in ("cv", "torch")]
+    rows += [_dali_row(engine, tier, "strong") for engine in _PLACES for tier in ("none", "ram")]
     return rows
 
 
 def _row(kind: Kind, tier: Tier, augment: Augment, engine: Engine = "cv") -> Contestant:
-    stream: Stream = partial(_stream, kind, tier, engine)
     name = engine if augment == "strong" else "none"
-    return Contestant(kind, stream, name, tier, augment, _TORCH, needs_gpu=name == "torch")
+    stream = partial(_stream, kind, tier, engine)
+    return Contestant(kind, stream, name, tier, augment, _TORCH, needs_gpu=engine == "torch")
+
+
+def _dali_row(engine: Engine, tier: Tier, augment: Augment) -> Contestant:
+    stream = partial(_dali_stream, engine, tier)
+    return Contestant("dali", stream, engine, tier, augment, _DALI, needs_gpu=engine != "dali-cpu")
 
 
 def _stream(kind: Kind, tier: Tier, engine: Engine, task: Task) -> Iterator[Tensor]:
@@ -43,9 +60,23 @@ def _stream(kind: Kind, tier: Tier, engine: Engine, task: Task) -> Iterator[Tens
     workers = 0 if kind == "inline" else max(1, task.workers)
     loader = make_loader(plan_for(task, tier, engine), workers, "threads" if kind == "threads" else "workers")
     with closing(DeviceLoader(loader, task.device)) as on_device:
-        while True:
-            for batch in on_device:
-                yield augmented(batch)
+        yield from _forever(on_device, augmented)
+
+
+def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
+    from inkmill.data.loaders.dali import DaliLoader
+
+    decode, augment = _PLACES[engine]
+    device_id = 0 if task.device.startswith("cuda") else None
+    loader = DaliLoader(plan_for(task, tier, engine), decode, augment, device_id, max(1, task.workers))
+    with closing(loader):
+        yield from _forever(loader, lambda batch: upload(batch.images, task.device))
+
+
+def _forever(loader: Any, images: Callable[[Batch], Tensor]) -> Iterator[Tensor]:
+    while True:
+        for batch in loader:
+            yield images(batch)
 
 
 def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
@@ -58,12 +89,12 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
         augmentation=Augmentation.from_spec(strong_spec()) if task.augment == "strong" else None,
         batch_size=task.batch_size,
         seed=task.seed,
-        engine="cv" if engine == "cv" else "none",
+        engine="none" if engine == "torch" else "cv",
         keep=Keep(tier, folder=task.folder / "kept"),
     )
 
 
-def augmented(batch: Any) -> Tensor:
+def augmented(batch: Batch) -> Tensor:
     """Return a batch's images, augmented on their device where the loader left that to be done."""
     images: Tensor = batch.images
     table = batch.extra.get("table")

@@ -46,23 +46,32 @@ def as_table(rows: Sequence[Row], title: str) -> Table:
     """Return the rich table; "times" compares with the classic loader under the same augmentation."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption="\n".join(notes(rows)), caption_justify="left")
     for name in ("loader", "keep", "engine", "augment"):
         table.add_column(name)
     for name in ("images/s", "spread", "times torch-pil"):
         table.add_column(name, justify="right")
-    table.add_column("note", overflow="fold")
     for row in rows:
-        style = "bold" if row.kind == OURS else ""
-        table.add_row(row.loader, row.keep, row.engine, row.augment, *_figures(row, rows), row.note, style=style)
+        if row.images_per_s is not None:
+            style = "bold" if row.kind == OURS else ""
+            table.add_row(row.loader, row.keep, row.engine, row.augment, *_figures(row, rows), style=style)
     return table
 
 
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return one line for each remark, naming the loaders and engines it is about; what did not run comes last."""
+    about: dict[tuple[bool, str], dict[str, None]] = {}
+    for row in rows:
+        if row.note:
+            name = f"{row.loader} ({row.engine})" if row.kind == OURS else row.loader
+            about.setdefault((row.images_per_s is None, row.note), {})[name] = None
+    absent_last = sorted(about.items(), key=lambda entry: entry[0][0])
+    return [f"{', '.join(names)}: {'not run, ' if absent else ''}{note}" for (absent, note), names in absent_last]
+
+
 def _figures(row: Row, rows: Sequence[Row]) -> tuple[str, str, str]:
-    if row.images_per_s is None or row.spread is None:
-        return "-", "", ""
-    base = yardstick(rows, row.augment)
-    return f"{row.images_per_s:,.0f}", f"{row.spread:.0%}", "" if not base else f"{row.images_per_s / base:.1f}"
+    speed, base = row.images_per_s or 0.0, yardstick(rows, row.augment)
+    return f"{speed:,.0f}", f"{row.spread or 0:.0%}", f"{speed / base:.1f}" if base else ""
 
 
 def write_chart(path: str | Path, rows: Sequence[Row], title: str) -> None:
