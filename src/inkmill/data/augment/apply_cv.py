@@ -88,14 +88,14 @@ def _warp(table: Table) -> Step:
 
 def _source_places(matrix: Floats, waves: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     """Return where each output pixel comes from: x and y, float32 (H, W)."""
-    across, down = np.arange(width, dtype=np.float32)[None, :], np.arange(height, dtype=np.float32)[:, None]
-    x, y = np.broadcast_to(across, (height, width)).copy(), np.broadcast_to(down, (height, width)).copy()
-    for way_x, way_y, frequency_x, frequency_y, phase in waves:
-        # sin(a + b) = sin a cos b + cos a sin b: sines of the edges instead of every pixel
-        a, b = frequency_x * across + phase, frequency_y * down
-        swing = np.sin(a) * np.cos(b) + np.cos(a) * np.sin(b)
-        x += way_x * swing
-        y += way_y * swing
+    across, down = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)
+    way_x, way_y, frequency_x, frequency_y, phase = waves[(waves[:, :2] != 0).any(axis=1)].T[:, :, None]
+    # sin(a + b) = sin a cos b + cos a sin b: sines along the two edges, and a product of matrices for the sum
+    a, b = frequency_x * across + phase, frequency_y * down
+    edges = np.concatenate([np.cos(b), np.sin(b)]).T
+    swing_a = np.concatenate([np.sin(a), np.cos(a)])
+    x = across + edges @ (np.concatenate([way_x, way_x]) * swing_a)
+    y = down[:, None] + edges @ (np.concatenate([way_y, way_y]) * swing_a)
     deep = matrix[2, 0] * x + matrix[2, 1] * y + matrix[2, 2]
     source_x = (matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]) / deep
     source_y = (matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]) / deep
