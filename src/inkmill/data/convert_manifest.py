@@ -6,12 +6,12 @@ import unicodedata
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from inkmill import __version__
 from inkmill.data.convert_staging import MANIFEST, REJECTS
 from inkmill.data.convert_worker import Done
 from inkmill.data.sample import Labels, Source, Text
@@ -107,7 +107,7 @@ class Tally:
         manifest = {
             "format": "inkmill data set",
             "version": 1,
-            "made_by": f"inkmill {__version__}",
+            "made_by": f"inkmill {_version()}",
             "kind": kind,
             "samples": self.samples,
             "empty_labels": self.empty_labels,
@@ -135,3 +135,11 @@ class Tally:
 
 def _summary(values: list[float], count: int) -> dict[str, float]:
     return {"min": values[0], "max": values[1], "mean": round(values[2] / max(count, 1), 2)}
+
+
+def _version() -> str:
+    # Not inkmill.__version__: the package's front door leads to training, which data must not know.
+    try:
+        return version("inkmill")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "(not installed)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -29,23 +30,25 @@ from inkmill.data import convert as module
 from inkmill.data.sources import Subset, open_source
 
 moment, folder, destination, kind = int(sys.argv[1]), *sys.argv[2:]
-left = [moment]
+calls = []
 
-def counted(call):
+def counted(call, name):
     def wrapped(*args, **named):
-        left[0] -= 1
-        if left[0] == 0:
+        calls.append(name)
+        if len(calls) == moment:
             os.kill(os.getpid(), signal.SIGKILL)
         return call(*args, **named)
     return wrapped
 
 source = Subset(open_source(SourceSpec(path=folder)), np.arange(0, 5002, 20))
 module._CHUNK = 32
-for owner, names in ((pathlib.Path, ("replace", "mkdir", "unlink")), (shutil, ("rmtree",)), (os, ("fsync",))):
-    for name in names:
-        setattr(owner, name, counted(getattr(owner, name)))
-module.convert(source, destination, kind, overwrite=True, shard_size=60, workers=0, progress=counted(lambda *_: None))
-print(moment - left[0])
+for owner, name in (
+    (pathlib.Path, "replace"), (pathlib.Path, "mkdir"), (os, "fsync"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")
+):
+    setattr(owner, name, counted(getattr(owner, name), name))
+report = counted(lambda done, total: None, "progress")
+module.convert(source, destination, kind, overwrite=True, shard_size=60, workers=0, progress=report)
+print(*calls)
 """
 
 
@@ -75,15 +78,16 @@ def test_a_kill_leaves_the_old_data_or_none_and_the_next_run_cleans_up(
     convert(new, tmp_path / "whole", kind)
     allowed = [sorted(repr(s.target(i)) for i in range(len(s))) for s in (old, new)]
     convert(old, destination, kind)
-    moments = int(child(10**9, captchas, destination, kind).stdout)  # how many there are to be killed at
+    calls = child(10**9, captchas, destination, kind).stdout.split()
+    last_move = len(calls) - calls[::-1].index("replace")
     seen = []
-    for moment in (int(np.random.default_rng(len(kind)).integers(2, moments - 6)), moments - 4, moments - 3):
+    for moment in (int(np.random.default_rng(5).integers(1, last_move - 1)), last_move - 1, last_move, last_move + 1):
         convert(old, destination, kind, overwrite=True)
         assert child(moment, captchas, destination, kind).returncode == -signal.SIGKILL
         state = labels(destination) if destination.exists() else []
         assert state in (*allowed, [])
         seen.append(len(state))
-    assert seen == [7, 0, 251]  # while writing; between the two moves; after them
+    assert seen == [7, 7, 0, 251]  # somewhere on the way; before the two moves; between them; after them
     convert(new, destination, kind, overwrite=True)
     assert labels(destination) == allowed[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "whole"]
@@ -154,6 +158,8 @@ def test_workers_do_not_outlive_a_killed_parent(captchas: Path, tmp_path: Path) 
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         parent.kill()
         # The pipe has its end when the last process that could write to it is gone: the workers, too.
+        ended, _, _ = select.select([parent.stdout], [], [], 60)
+        assert ended
         assert parent.stdout.read() == ""
     assert children
     assert not [pid for pid in children if str(tmp_path) in cmdline(pid)]

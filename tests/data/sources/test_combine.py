@@ -49,6 +49,12 @@ def test_a_mix_shows_each_sample_as_often_as_its_weight_says(sizes: list[int], d
         assert max(counts) - min(counts) <= 1
 
 
+def test_a_fractional_share_is_spread_over_the_whole_source() -> None:
+    mix = Mix([words(100), words(10)], [0.1, 1.5])
+    assert [mix.locate(index)[1] for index in range(10)] == list(range(0, 100, 10))
+    assert [mix.locate(index)[1] for index in range(10, 25)] == [*range(10), 0, 2, 4, 6, 8]
+
+
 def test_a_mix_of_weight_one_is_its_sources_in_a_row() -> None:
     mix = Mix([words(2, "a"), words(1, "b")])
     assert [mix.key(index) for index in range(3)] == ["0/a/a0", "0/a/a1", "1/b/b0"]
