@@ -108,7 +108,9 @@ class Staging:
         if not any(place.iterdir()):
             return
         if not self._overwrite:
-            raise OutputError(f"{place} is not empty: choose another place, or replace it with --overwrite (overwrite=True in Python)")
+            raise OutputError(
+                f"{place} is not empty: choose another place, or replace it with --overwrite (overwrite=True in Python)"
+            )
         if not is_converted(place):
             raise OutputError(f"{place} does not hold a converted set, so it is not overwritten: remove it yourself")
 
