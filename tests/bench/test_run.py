@@ -78,6 +78,14 @@ def test_each_of_our_loaders_and_tiers_gives_the_same_first_batch(crops, tmp_pat
     assert all(torch.equal(one, first[0]) for one in first)
 
 
+def test_the_resident_row_gives_batches_of_the_finishing_line(crops, tmp_path):
+    contestant = next(c for c in ours() if c.keep == "gpu" and c.augment == "strong")
+    stream = contestant.stream(task(crops, tmp_path, "strong"))  # on a CPU it is no use, but it works
+    batches = [next(stream) for _ in range(5)]
+    stream.close()
+    assert {(tuple(batch.shape), batch.dtype) for batch in batches} == {((16, 32, 128, 3), torch.uint8)}
+
+
 @pytest.mark.dali
 def test_our_dali_rows_give_batches_of_the_finishing_line(crops, tmp_path):
     pytest.importorskip("nvidia.dali")

@@ -38,9 +38,10 @@ def ours() -> list[Contestant]:
     """Return all rows of inkmill's own."""
     rows = [_row(kind, tier, "none") for kind in _KINDS for tier in _TIERS]
     rows += [_dali_row(engine, "none", "none") for engine in _PLACES]
+    rows += [_resident_row("none")]
     rows += [_row(kind, tier, "strong", engine) for kind in _KINDS for tier in _TIERS for engine in ("cv", "torch")]
     rows += [_dali_row(engine, tier, "strong") for engine in _PLACES for tier in ("none", "ram")]
-    return rows
+    return [*rows, _resident_row("strong")]
 
 
 def _row(kind: Kind, tier: Tier, augment: Augment, engine: Engine = "cv") -> Contestant:
@@ -52,6 +53,11 @@ def _row(kind: Kind, tier: Tier, augment: Augment, engine: Engine = "cv") -> Con
 def _dali_row(engine: Engine, tier: Tier, augment: Augment) -> Contestant:
     stream = partial(_dali_stream, engine, tier)
     return Contestant("dali", stream, engine, tier, augment, _DALI, needs_gpu=engine != "dali-cpu")
+
+
+def _resident_row(augment: Augment) -> Contestant:
+    name = "torch" if augment == "strong" else "none"
+    return Contestant("resident", _resident_stream, name, "gpu", augment, _TORCH, needs_gpu=True)
 
 
 def _stream(kind: Kind, tier: Tier, engine: Engine, task: Task) -> Iterator[Tensor]:
@@ -71,6 +77,13 @@ def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
     loader = DaliLoader(plan_for(task, tier, engine), decode, augment, device_id, max(1, task.workers))
     with closing(loader):
         yield from _forever(loader, lambda batch: upload(batch.images, task.device))
+
+
+def _resident_stream(task: Task) -> Iterator[Tensor]:
+    from inkmill.data.loaders.resident import ResidentLoader
+
+    with closing(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers)) as loader:
+        yield from _forever(loader, augmented)
 
 
 def _forever(loader: Any, images: Callable[[Batch], Tensor]) -> Iterator[Tensor]:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inkmill.bench.contest import Contestant, Task
 from inkmill.bench.crops import write_crops
 from inkmill.bench.measure import measure
@@ -16,7 +18,7 @@ from inkmill.bench.ours import ours
 from inkmill.bench.peers import peers
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.sample import Source
-from inkmill.data.sources import open_source
+from inkmill.data.sources import Subset, open_source
 from inkmill.errors import ConfigError, MissingExtraError
 from inkmill.registry import suggest
 
@@ -127,9 +129,11 @@ def run(settings: Settings) -> Iterator[Row]:
 
 
 def _source(settings: Settings, scratch: Path) -> Source:
-    if settings.path is not None:
-        return open_source(SourceSpec(path=settings.path))
-    return open_source(SourceSpec(path=str(write_crops(scratch / "crops", settings.images))))
+    """Return the user's samples or rendered ones, in whole batches: a short one is another shape to compile for."""
+    path = settings.path or str(write_crops(scratch / "crops", settings.images))
+    source = open_source(SourceSpec(path=path))
+    surplus = len(source) % min(settings.batch_size, len(source))
+    return Subset(source, np.arange(len(source) - surplus)) if surplus else source
 
 
 def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:

@@ -1,0 +1,270 @@
+"""Does training wait for data? Images a second of real training steps, by where the pictures come from.
+
+    python benchmarks/train_speed.py [--images 100000] [--seconds 8] [--workers N] [--json FILE] [--smoke]
+
+Two models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100)
+and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled backbone, AdamW, gradients clipped.
+
+    repeated    one batch on the device, augmented once: the speed of the step itself
+    streamed    from an LMDB by worker processes, augmented on the device
+    ram         fitted pictures kept in RAM, the rest as above
+    device      fitted pictures kept in the device's memory
+    classic     fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
+
+`of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. A figure is the
+median of 3 windows after a warm-up epoch, its spread their range over it. On one H200 with 16 cores it takes under four
+minutes, compilation included. `--smoke` runs everything once on small models and a CPU: a test, not a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from inkmill.bench.contest import Task
+from inkmill.bench.crops import write_crops
+from inkmill.bench.measure import Measured, measure
+from inkmill.bench.ours import augmented, plan_for
+from inkmill.bench.peers import torch_pil
+from inkmill.bench.stamp import cores, in_words, machine_stamp
+from inkmill.config.model import ModelSpec
+from inkmill.config.train import OptimSpec
+from inkmill.data.fit import Fit
+from inkmill.data.loaders import make_loader
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.loaders.resident import ResidentLoader
+from inkmill.data.sample import Batch, Source
+from inkmill.data.sources import LmdbSource
+from inkmill.models.recognizer import build_recognizer
+from inkmill.text.charset import Charset
+from inkmill.text.codecs import make_codec
+from inkmill.training.optim import build_optimizer
+from inkmill.training.reading import to_input
+
+CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
+CODEC = make_codec("CTC", CHARS, 25)
+CLASSIC_BATCH = 192
+LIMIT_GRADIENT = 5.0
+
+Stream = Iterator[tuple[Tensor, list[str]]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model under test."""
+
+    name: str
+    spec: ModelSpec
+    batch_size: int
+
+    @property
+    def fit(self) -> Fit:
+        """Its input."""
+        return Fit(self.spec.input_height, self.spec.input_width, 3)
+
+
+def models(smoke: bool) -> list[Model]:
+    """Return OCRNet and ConvMix, or the smallest backbone there is."""
+    common: dict[str, Any] = {"input_channel": 3, "prediction": "CTC"}
+    if smoke:
+        return [Model("Tiny", ModelSpec(backbone="Tiny", sequence="none", input_width=64, **common), 16)]
+    return [
+        Model("OCRNet", ModelSpec(backbone="ResNet", input_width=100, **common), 1024),
+        Model("ConvMix", ModelSpec(backbone="ConvMix", sequence="none", input_width=128, **common), 2048),
+    ]
+
+
+class Step:
+    """One optimiser step on uint8 BHWC images.
+
+    Args:
+        model: what to train.
+        device: where.
+        fast: bf16, channels-last and compiled, or the classic recipe.
+    """
+
+    def __init__(self, model: Model, device: str, fast: bool) -> None:
+        torch.manual_seed(1)
+        self.module = build_recognizer(model.spec, CODEC.num_classes, 25).to(device).train()
+        self.device, self.fast = device, fast
+        if fast:
+            self.module = self.module.to(memory_format=torch.channels_last)
+            if device == "cuda":
+                self.module.backbone.compile()
+        self.optimizer = build_optimizer(self.module, OptimSpec(name="adamw", lr=1e-4))
+        self.parameters = sum(p.numel() for p in self.module.parameters())
+
+    def __call__(self, images: Tensor, ids: Tensor, lengths: Tensor) -> None:
+        """Do it; nothing waits for the device."""
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.fast):
+            inputs = to_input(images)
+            logits = self.module(inputs if self.fast else inputs.contiguous())
+        loss = self.module.loss(logits, ids, lengths)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), LIMIT_GRADIENT)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
+        """Return targets and lengths on the device."""
+        ids, lengths = (torch.from_numpy(array) for array in CODEC.encode(texts))
+        if self.device == "cuda":
+            ids, lengths = ids.pin_memory(), lengths.pin_memory()
+        return ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
+
+
+def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
+    """Train on a stream of (images, texts), handing on each batch's images to be counted."""
+    for images, texts in stream:
+        step(images, *step.encode(texts))
+        yield images
+
+
+def from_loader(loader: Any) -> Stream:
+    """Return all batches of all epochs of one of our loaders, augmented on the device."""
+    with closing(loader):
+        while True:
+            for batch in loader:
+                yield _augmented(batch), batch.texts
+
+
+def _augmented(batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return augmented(batch)
+
+
+def classic_stream(task: Task) -> Iterator[tuple[Tensor, list[str]]]:
+    """Return the pictures of the classic loader with labels that cost nothing."""
+    texts = [task.source.target(row).value for row in range(task.batch_size)]  # type: ignore[union-attr]
+    for images in torch_pil.stream(task):
+        yield images, texts
+
+
+def streams(task: Task) -> dict[str, tuple[Callable[[], Stream], int]]:
+    """Return, by row, what makes a stream, and the images to consume before the clock runs."""
+
+    def ours(tier: Any) -> Stream:
+        # On a CPU the processes augment: there is no device that could do it better.
+        plan = plan_for(task, tier, "torch" if task.device == "cuda" else "cv")
+        return from_loader(DeviceLoader(make_loader(plan, task.workers), task.device))
+
+    def device() -> Stream:
+        return from_loader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers))
+
+    def repeated() -> Stream:
+        stream = ours("none")
+        batch = next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        while True:
+            yield batch
+
+    few, epoch = 4 * task.batch_size, len(task.source)
+    return {
+        "repeated": (repeated, few),
+        "streamed": (lambda: ours("none"), few),
+        "ram": (lambda: ours("ram"), epoch),
+        "device": (device, few),
+    }
+
+
+def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one model, the step on a repeated batch first."""
+    task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.fit)
+    step = Step(model, args.device, fast=True)
+    base = 0.0
+    for name, (make, warm_images) in streams(task).items():
+        row = _row(model, name, model.batch_size, step, make(), args.seconds, warm_images)
+        base = base or row["images_per_s"]
+        yield row | {"of_step": round(row["images_per_s"] / base, 3)}
+    del step
+    classic = Task(source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.fit)
+    slow = Step(model, args.device, fast=False)
+    warm = 4 * classic.batch_size
+    yield _row(model, "classic", classic.batch_size, slow, classic_stream(classic), args.seconds, warm)
+
+
+def _row(
+    model: Model, name: str, batch_size: int, step: Step, stream: Stream, seconds: float, warm_images: int
+) -> dict[str, Any]:
+    steps = trained(step, stream)
+    try:
+        result: Measured = measure(steps, seconds, warm_images)
+    finally:
+        steps.close()  # type: ignore[attr-defined]
+        stream.close()  # type: ignore[attr-defined]
+    return {
+        "model": model.name,
+        "parameters": step.parameters,
+        "data": name,
+        "batch_size": batch_size,
+        "images_per_s": round(result.images_per_s, 1),
+        "spread": round(result.spread, 3),
+        "first_s": round(result.first_s, 1),
+    }
+
+
+def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add each row's speed over the classic recipe's of the same model."""
+    classic = {row["model"]: row["images_per_s"] for row in rows if row["data"] == "classic"}
+    return [row | {"times_classic": round(row["images_per_s"] / classic[row["model"]], 2)} for row in rows]
+
+
+def show(rows: list[dict[str, Any]], machine: dict[str, Any]) -> None:
+    """Print the table."""
+    table = Table(title=in_words(machine), title_justify="left")
+    for name in ("model", "data", "batch", "images/s", "spread", "of step", "times classic"):
+        table.add_column(name)
+    for row in rows:
+        of_step = f"{row['of_step']:.3f}" if "of_step" in row else ""
+        speed, spread = f"{row['images_per_s']:,.0f}", f"{row['spread']:.1%}"
+        times = f"{row['times_classic']:.1f}"
+        table.add_row(row["model"], row["data"], str(row["batch_size"]), speed, spread, of_step, times)
+    Console().print(table)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--workers", type=int, default=cores())
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args()
+    args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.smoke:
+        args.images, args.seconds, args.workers = 64, 0.05, 0
+    elif args.device == "cpu":
+        print("this measures GPUs, and there is none here: use --smoke to see it run", file=sys.stderr)
+        return 2
+    machine, chosen = machine_stamp(), models(args.smoke)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="inkmill-train-speed-") as folder:
+        # Whole batches only: a short one at the end of each epoch would be compiled for by itself.
+        images = args.images - args.images % max(model.batch_size for model in chosen)
+        source = LmdbSource(write_crops(Path(folder) / "crops", images))
+        for model in chosen:
+            for row in rows_of(model, source, Path(folder), args):
+                rows.append(row)
+                print(json.dumps(row), file=sys.stderr, flush=True)
+    rows = compared(rows)
+    show(rows, machine)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
