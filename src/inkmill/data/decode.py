@@ -78,7 +78,7 @@ def _imdecode(data: bytes, flag: int, header: ImageHeader) -> NDArray[Any]:
         image = None
     if image is None:
         raise ImageError(f"the {header.format} data are damaged or cut short")
-    return cast(NDArray[Any], image)
+    return cast("NDArray[Any]", image)
 
 
 def _eight_bits(image: NDArray[Any]) -> Image:

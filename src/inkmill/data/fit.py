@@ -134,7 +134,7 @@ def _box_shrink(image: Image, width: int, height: int) -> Image:
 
 def _enlarge(image: NDArray[Pixel], width: int, height: int) -> NDArray[Pixel]:
     enlarged = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
-    return cast(NDArray[Pixel], enlarged.reshape(height, width, image.shape[2]))
+    return cast("NDArray[Pixel]", enlarged.reshape(height, width, image.shape[2]))
 
 
 def _resize_rows(image: NDArray[np.uint8] | NDArray[np.float32], height: int) -> NDArray[np.float32]:
@@ -146,7 +146,7 @@ def _resize_rows(image: NDArray[np.uint8] | NDArray[np.float32], height: int) ->
     total = flat[positions[0]] * weights[0]
     for position, weight in zip(positions[1:], weights[1:], strict=True):
         total += flat[position] * weight
-    return cast(NDArray[np.float32], total.reshape(height, columns, channels))
+    return cast("NDArray[np.float32]", total.reshape(height, columns, channels))
 
 
 def _resize_columns(image: NDArray[np.uint8] | NDArray[np.float32], width: int) -> NDArray[np.float32]:
@@ -154,9 +154,9 @@ def _resize_columns(image: NDArray[np.uint8] | NDArray[np.float32], width: int) 
     if width >= columns:
         return _enlarge(image.astype(np.float32, copy=False), width, rows)
     # Whole rows are gathered many times faster than single pixels, so the picture is laid on its side.
-    sideways = cast(NDArray[np.float32], cv2.transpose(image).reshape(columns, rows, channels))
+    sideways = cast("NDArray[np.float32]", cv2.transpose(image).reshape(columns, rows, channels))
     shrunk = _resize_rows(sideways, width)
-    return cast(NDArray[np.float32], cv2.transpose(shrunk).reshape(rows, width, channels))
+    return cast("NDArray[np.float32]", cv2.transpose(shrunk).reshape(rows, width, channels))
 
 
 @lru_cache(maxsize=1024)

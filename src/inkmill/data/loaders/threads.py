@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import cv2
 import numpy as np
 
 from inkmill.data.loaders.base import Loader
@@ -30,6 +31,8 @@ class ThreadLoader(Loader):
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="inkmill-loader")
         pool, maker = self._pool, BatchMaker(self.plan, self._store, self._blocked_mask)
         pending: deque[Future[Made]] = deque()
+        opencv_threads = cv2.getNumThreads()
+        cv2.setNumThreads(0)  # one thread a batch: OpenCV's own would fight for the same cores over tiny pictures
         following = iter(range(first, len(self)))
 
         def ask_for_next() -> None:
@@ -47,6 +50,7 @@ class ThreadLoader(Loader):
         finally:
             for future in pending:
                 future.cancel()
+            cv2.setNumThreads(opencv_threads)
 
     def _buffer(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return np.empty(self.plan.batch_bytes, np.uint8)
