@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--held", type=float, default=0.1, help="share (or count) held out of each set")
     parser.add_argument("--weight", type=float, default=1, help="weight of each training set: longer epochs")
     parser.add_argument("--out", type=Path, default=Path("results/accuracy"))
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     overrides = [word for word in asked.words if "=" in word]
     folders = [Path(word) for word in asked.words if "=" not in word]
     name = f"{Path(asked.recipe).stem}-{'+'.join(folder.name for folder in folders)}"

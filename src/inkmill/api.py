@@ -74,4 +74,11 @@ def _spec(spec: Spec | str | Path, overrides: dict[str, Any]) -> Spec:
         if overrides:
             raise ConfigError("give overrides with a spec file; a Spec object is changed by its own attributes")
         return spec
-    return load_spec(spec, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()])
+    return load_spec(spec, [(key.replace("__", "."), _plain(value)) for key, value in overrides.items()])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with paths as text, which is how a spec holds them."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

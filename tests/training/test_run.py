@@ -243,3 +243,21 @@ def test_a_file_that_is_no_model_is_one_sentence(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ModelFileError):
             inkmill.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["dataset.loader=threads", "dataset.workers=2"],
+        ["dataset.loader=workers", "dataset.workers=2", "dataset.keep=ram"],
+        ["dataset.keep=disk"],
+        pytest.param(["dataset.loader=dali", "dataset.workers=1"], marks=pytest.mark.dali),
+    ],
+    ids=["threads", "workers-ram", "inline-disk", "dali"],
+)
+def test_every_way_of_loading_trains_the_same_model(small_spec: MakeSpec, tmp_path: Path, how: list[str]) -> None:
+    plain = train(small_spec("train.num_epochs=2", f"results_dir={tmp_path / 'plain'}"))
+    other = train(small_spec("train.num_epochs=2", f"dataset.keep_dir={tmp_path / 'keep'}", *how))
+    exact = "dali" not in how[0]
+    for theirs, ours in zip(plain.metrics["history"], other.metrics["history"], strict=True):
+        assert ours["train_loss"] == (theirs["train_loss"] if exact else pytest.approx(theirs["train_loss"], rel=0.05))

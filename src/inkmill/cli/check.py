@@ -10,18 +10,12 @@ from inkmill.cli.options import SpecFile, arguments, load, make_console, split
 from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
 
     from inkmill.config.spec import Spec
-    from inkmill.data.check import CheckRules
     from inkmill.data.check_report import CheckReport
     from inkmill.data.sample import Source
     from inkmill.text.charset import Charset
-    from inkmill.text.normalise import Normaliser
-
-_CHECKED_HERE = 5000  # for fewer images, starting worker processes takes longer than decoding here
 
 
 def check(
@@ -75,60 +69,29 @@ def _open(spec: Spec, console: Console) -> dict[str, Source]:
 def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str, CheckReport]:
     from inkmill.cli.progress import progress_bar
     from inkmill.data.check import check as run
+    from inkmill.training.prepare import CHECKED_HERE, check_rules
 
-    rules = _rules(spec, list(sources.values())[: len(spec.dataset.sources("train"))], console)
+    rules = check_rules(spec, _charset(spec, list(sources.values())[: len(spec.dataset.sources("train"))]))
+    if rules.capacity is None:
+        console.print("torch is not installed: whether pictures are too narrow for their labels is not checked")
     reports: dict[str, CheckReport] = {}
     for name, source in sources.items():
-        workers = spec.dataset.workers if len(source) > _CHECKED_HERE else 0
+        workers = spec.dataset.workers if len(source) > CHECKED_HERE else 0
         with progress_bar(console, f"checking {name}") as progress:
             reports[name] = run(source, rules, workers=workers, progress=progress)
     return reports
 
 
-def _rules(spec: Spec, trained_on: list[Source], console: Console) -> CheckRules:
-    """Return the rules that training would apply."""
-    from inkmill.data.check import CheckRules
-    from inkmill.runtime.reader import input_fit
-    from inkmill.text.codecs import make_codec
-    from inkmill.text.normalise import Normaliser
-
-    normaliser = Normaliser(spec.dataset.normalise)
-    charset = _charset(spec, trained_on, normaliser)
-    capacity = _capacity(spec, len(charset))
-    if capacity is None:
-        console.print("torch is not installed: whether pictures are too narrow for their labels is not checked")
-    return CheckRules(
-        fit=input_fit(spec.model),
-        charset=charset,
-        normaliser=normaliser,
-        max_label_length=spec.dataset.max_label_length,
-        capacity=capacity,
-        required_steps=make_codec(spec.model.prediction, charset, spec.dataset.max_label_length).required_steps,
-    )
-
-
-def _charset(spec: Spec, trained_on: list[Source], normaliser: Normaliser) -> Charset:
+def _charset(spec: Spec, trained_on: list[Source]) -> Charset:
     from inkmill.data.sample import Text
     from inkmill.text.charset import Charset
+    from inkmill.text.normalise import Normaliser
 
     if spec.dataset.character_list_file:
         return Charset.from_file(spec.dataset.character_list_file)
+    normaliser = Normaliser(spec.dataset.normalise)
     targets = (source.target(index) for source in trained_on for index in range(len(source)))
     return Charset.from_texts(normaliser.apply(target.value) for target in targets if isinstance(target, Text))
-
-
-def _capacity(spec: Spec, number_of_characters: int) -> Callable[[int], int] | None:
-    """Return the function from input width to the model's time steps, None without torch."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return None
-    from inkmill.models.recognizer import build_recognizer
-
-    settings = spec.model.model_copy(update={"backbone_pretrained": False})
-    with torch.device("meta"):  # shapes without weights
-        model = build_recognizer(settings, number_of_characters + 2, spec.dataset.max_label_length)
-    return lambda width: model.time_steps(spec.model.input_height, width)
 
 
 def _show(console: Console, reports: dict[str, CheckReport]) -> None:

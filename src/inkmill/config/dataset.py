@@ -97,6 +97,18 @@ class DatasetSpec(Section):
     """Images a step and GPU."""
     workers: int = Field(4, ge=0)
     """Loader processes; 0 loads in the training process."""
+    loader: Literal["auto", "workers", "threads", "dali"] = "auto"
+    """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes processes."""
+    keep: Literal["none", "disk", "ram", "gpu"] = "none"
+    """Where fitted pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""
+    keep_gib: float = Field(32.0, gt=0)
+    """Largest size of the disk and RAM tiers, in GiB for each set."""
+    keep_dir: str | None = None
+    """Folder of the disk tier; ~/.cache/inkmill by default."""
+    augment_on: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where random changes are applied; auto takes the training device."""
+    decode_on: Literal["cpu", "mixed"] = "cpu"
+    """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)
     """Random changes to training images."""
     on_bad_sample: Literal["raise", "skip"] = "raise"

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from inkmill.config.dataset import DatasetSpec
 from inkmill.config.spec import Spec
 from inkmill.data.augment import Augmentation
+from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
+from inkmill.errors import ConfigError
 from inkmill.training.prepare import Prepared
 from inkmill.training.reading import to_input
 
@@ -28,7 +34,8 @@ def open_loaders(
 ) -> Iterator[tuple[DeviceLoader, dict[str, DeviceLoader]]]:
     """Yield the training loader and the validation loaders by set name, and close them whatever happens.
 
-    On a GPU the drawn augmentation travels with the batch and is applied there; on a CPU the loader applies it.
+    Raises:
+        ConfigError: a placement that this machine cannot have.
     """
     dataset = spec.dataset
     plan = LoadPlan(
@@ -41,12 +48,14 @@ def open_loaders(
         world_size=fabric.world_size,
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
-        engine="none" if fabric.device.type == "cuda" else "cv",
+        engine="none" if _augments_on_gpu(dataset, fabric) else "cv",
+        keep=_keep(dataset),
     )
     with ExitStack() as stack:
 
         def opened(plan: LoadPlan, workers: int) -> DeviceLoader:
-            return stack.enter_context(DeviceLoader(make_loader(plan, workers), fabric.device))
+            loader = open_loader(plan, dataset, fabric.device, workers)
+            return stack.enter_context(DeviceLoader(loader, fabric.device))
 
         train = opened(plan, dataset.workers)
         val = {
@@ -59,13 +68,45 @@ def open_loaders(
         yield train, val
 
 
+def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, workers: int) -> Loader:
+    """Return the loader that `dataset.loader` and `dataset.keep` ask for.
+
+    Raises:
+        ConfigError: keep=gpu without a GPU, or more pictures than it holds.
+        MissingExtraError: loader=dali without DALI.
+    """
+    if dataset.loader == "dali":
+        from inkmill.data.loaders.dali import DaliLoader
+
+        gpu = device.index or 0 if device.type == "cuda" else None
+        augment: Literal["cpu", "gpu"] = "gpu" if gpu is not None and dataset.augment_on != "cpu" else "cpu"
+        return DaliLoader(replace(plan, engine="cv"), dataset.decode_on, augment, gpu, workers)
+    if dataset.keep == "gpu":
+        from inkmill.data.loaders.resident import ResidentLoader
+
+        return ResidentLoader(replace(plan, engine="none"), device, workers)
+    return make_loader(plan, workers, dataset.loader)
+
+
 def training_input(batch: Batch) -> Tensor:
     """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
     images: Tensor = batch.images
     table = batch.extra.get("table")
-    if table is not None:
+    if table is not None and len(table):
         from inkmill.data.augment.apply_torch import apply_torch
 
         with torch.no_grad():
             images = apply_torch(images, table)
     return to_input(images)
+
+
+def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric) -> bool:
+    on_gpu = fabric.device.type == "cuda"
+    if dataset.augment_on == "gpu" and not on_gpu:
+        raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
+    return on_gpu and dataset.augment_on != "cpu"
+
+
+def _keep(dataset: DatasetSpec) -> Keep:
+    tier = "none" if dataset.keep == "gpu" else dataset.keep
+    return Keep(tier, dataset.keep_gib, Path(dataset.keep_dir) if dataset.keep_dir else None)

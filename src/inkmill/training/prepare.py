@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from inkmill import __version__
@@ -19,7 +18,6 @@ from inkmill.data.fit import Fit
 from inkmill.data.sample import Source, Text
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.errors import ConfigError, DataError
-from inkmill.models.recognizer import build_recognizer
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.reader import input_fit
 from inkmill.text.charset import Charset
@@ -89,22 +87,7 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
     train, val = _open(spec, say)
     normaliser = Normaliser(spec.dataset.normalise)
     charset = _charset(spec, [source for source, _ in train], normaliser, say)
-    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
-    fit = input_fit(spec.model)
-    with torch.device("meta"):  # only asked for its time steps
-        shape = build_recognizer(
-            spec.model.model_copy(update={"backbone_pretrained": False}),
-            codec.num_classes,
-            spec.dataset.max_label_length,
-        )
-    rules = CheckRules(
-        charset=charset,
-        normaliser=normaliser,
-        max_label_length=spec.dataset.max_label_length,
-        fit=fit,
-        capacity=lambda width: shape.time_steps(fit.height, width),
-        required_steps=codec.required_steps,
-    )
+    rules = check_rules(spec, charset)
 
     def usable(source: Source) -> PreparedSet:
         return _usable(source, rules, spec, cache, say)
@@ -112,7 +95,36 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
     train_sets = [usable(source) for source, _ in train]
     weights = [weight for _, weight in train]
     joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
-    return Prepared(joined, {name: usable(source) for name, source in val.items()}, charset, codec, normaliser, fit)
+    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
+    kept = {name: usable(source) for name, source in val.items()}
+    return Prepared(joined, kept, charset, codec, normaliser, rules.fit)
+
+
+def check_rules(spec: Spec, charset: Charset) -> CheckRules:
+    """Return what a sample must fulfil to be trained on; without torch `capacity` is None, so widths go unchecked."""
+    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
+    return CheckRules(
+        fit=input_fit(spec.model),
+        charset=charset,
+        normaliser=Normaliser(spec.dataset.normalise),
+        max_label_length=spec.dataset.max_label_length,
+        capacity=_capacity(spec, codec.num_classes),
+        required_steps=codec.required_steps,
+    )
+
+
+def _capacity(spec: Spec, num_classes: int) -> Callable[[int], int] | None:
+    """Return the function from input width to the model's time steps, None without torch."""
+    try:
+        import torch
+    except ModuleNotFoundError:  # `check` runs on the base install
+        return None
+    from inkmill.models.recognizer import build_recognizer
+
+    settings = spec.model.model_copy(update={"backbone_pretrained": False})
+    with torch.device("meta"):  # shapes without weights
+        model = build_recognizer(settings, num_classes, spec.dataset.max_label_length)
+    return lambda width: model.time_steps(spec.model.input_height, width)
 
 
 def _open(spec: Spec, say: Say) -> tuple[list[tuple[Source, float]], dict[str, Source]]:

@@ -52,6 +52,8 @@ class Loader(ABC):
 
     borrows = False
     """True where the images of `views` lie in memory that is used again."""
+    on_device = False
+    """True where the images are torch tensors on the training device already."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan

@@ -55,6 +55,7 @@ class DaliLoader(Loader):
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
         super().__init__(plan)
+        self.on_device = device_id is not None
         kept = self._store is not None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self._placement = Placement("host" if kept else decode, augment, device_id, threads or cores or 1)

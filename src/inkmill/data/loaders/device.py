@@ -75,7 +75,8 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch."""
-        batches = self._through_pinned_memory() if self.device.type == "cuda" else self._wrapped()
+        copies = self.device.type == "cuda" and not self.loader.on_device
+        batches = self._through_pinned_memory() if copies else self._wrapped()
         for batch, state in batches:
             self._state = state
             yield batch
@@ -85,8 +86,9 @@ class DeviceLoader:
         import torch
 
         for batch in self.loader:
-            images = torch.from_numpy(batch.images).to(self.device)
-            yield replace(batch, images=images), self.loader.state_dict()
+            if not self.loader.on_device:
+                batch = replace(batch, images=torch.from_numpy(batch.images).to(self.device))
+            yield batch, self.loader.state_dict()
 
     def _through_pinned_memory(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
         import torch

@@ -49,6 +49,8 @@ class ResidentLoader(Loader):
         ConfigError: the pictures have several widths, or do not fit into the device's free memory.
     """
 
+    on_device = True
+
     def __init__(self, plan: LoadPlan, device: torch.device | str, workers: int = 0) -> None:
         try:
             import torch

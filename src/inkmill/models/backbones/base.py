@@ -56,26 +56,3 @@ class Backbone(nn.Module):
 
 
 BACKBONES: Registry[Callable[[ModelSpec], Backbone]] = Registry("backbone")
-
-
-class LayerNorm2d(nn.LayerNorm):
-    """Layer norm over the channels of a (B, C, H, W) map."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-def conv_bn_relu(
-    in_channels: int,
-    out_channels: int,
-    kernel: int | tuple[int, int] = 3,
-    stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 1,
-) -> nn.Sequential:
-    """Return convolution (no bias), batch norm and ReLU: the unit all the convolutional backbones are made of."""
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, kernel, stride, padding, bias=False),
-        nn.BatchNorm2d(out_channels),
-        nn.ReLU(inplace=True),
-    )

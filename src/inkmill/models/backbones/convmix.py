@@ -11,26 +11,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
-from inkmill.models.backbones.base import BACKBONES, Backbone, conv_bn_relu
-from inkmill.models.backbones.fan import TokenAttention
+from inkmill.models.backbones.base import BACKBONES, Backbone
+from inkmill.models.backbones.blocks import MixingBlock, conv_bn_relu
 from inkmill.models.backbones.resnet import BasicBlock
 from inkmill.models.init import initialise
-
-
-class MixingBlock(nn.Module):
-    """Pre-norm transformer block: attention over all tokens, then an MLP of four times the width."""
-
-    def __init__(self, channels: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
-        self.attention = TokenAttention(channels, heads)
-        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, C) to the same shape."""
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.mlp(self.norm2(x))
-        return out
 
 
 @BACKBONES.register("ConvMix")

@@ -9,14 +9,12 @@ Letters: B batch, C channels, H W rows and columns of the map, N = H*W tokens, A
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from inkmill.config.model import ModelSpec
-from inkmill.models.backbones.base import BACKBONES, Backbone, LayerNorm2d, Limits
+from inkmill.models.backbones.base import BACKBONES, Backbone, Limits
+from inkmill.models.backbones.blocks import FourierPosition, LayerNorm2d, TokenAttention
 from inkmill.models.init import initialise
 
 
@@ -34,49 +32,6 @@ class ConvNeXtBlock(nn.Module):
         """(B, C, H, W) to the same shape."""
         y = self.mlp(self.norm(self.depthwise(x).permute(0, 2, 3, 1)))
         out: Tensor = x + (self.scale * y).permute(0, 3, 1, 2)
-        return out
-
-
-class FourierPosition(nn.Module):
-    """Sines and cosines of row and column at 16 frequencies each, mixed to C channels; any H and W (XCiT, 2021)."""
-
-    def __init__(self, channels: int, bands: int = 32) -> None:
-        super().__init__()
-        self.bands = bands
-        self.mix = nn.Conv2d(2 * bands, channels, 1)
-
-    def _axis(self, length: int, like: Tensor) -> Tensor:
-        """Return (length, bands) values; positions run from 0 to 2 pi whatever the length."""
-        position = torch.arange(1, length + 1, device=like.device, dtype=torch.float32) * (2 * math.pi / length)
-        exponent = torch.arange(self.bands // 2, device=like.device, dtype=torch.float32) * (2 / self.bands)
-        angle = position[:, None] / 10_000**exponent
-        return torch.cat([angle.sin(), angle.cos()], dim=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape, with the position added."""
-        height, width = x.shape[2:]
-        rows = self._axis(height, x)[:, None].expand(height, width, self.bands)
-        columns = self._axis(width, x)[None].expand(height, width, self.bands)
-        code = torch.cat([rows, columns], dim=2).permute(2, 0, 1)[None]
-        out: Tensor = x + self.mix(code.to(self.mix.weight.dtype))
-        return out
-
-
-class TokenAttention(nn.Module):
-    """Multi-head self-attention over the N tokens."""
-
-    def __init__(self, channels: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(channels, 3 * channels)
-        self.out = nn.Linear(channels, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, C) to the same shape."""
-        batch, tokens, channels = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, channels))
         return out
 
 

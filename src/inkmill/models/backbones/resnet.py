@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
-from inkmill.models.backbones.base import BACKBONES, Backbone, Limits, conv_bn_relu
+from inkmill.models.backbones.base import BACKBONES, Backbone, Limits
+from inkmill.models.backbones.blocks import conv_bn_relu
 from inkmill.models.init import initialise
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
 from inkmill.errors import ConfigError, MissingExtraError
-from inkmill.models.backbones.base import BACKBONES, Backbone, LayerNorm2d
+from inkmill.models.backbones.base import BACKBONES, Backbone
+from inkmill.models.backbones.blocks import LayerNorm2d
 from inkmill.registry import suggest
 
 WIDTH_REDUCTION = 4

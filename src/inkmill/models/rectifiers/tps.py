@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inkmill.errors import ConfigError
-from inkmill.models.backbones.base import conv_bn_relu
+from inkmill.models.backbones.blocks import conv_bn_relu
 from inkmill.models.init import initialise
 
 Points = NDArray[np.float64]
