@@ -1,1 +1,1 @@
-"""Data: formats and sources, order, fit, augmentation, kept pictures, loaders, conversion and checks; no torch needed."""
+"""Data: formats and sources, order, fit, augmentation, kept pictures, loaders, conversion, checks. Needs no torch."""
