@@ -16,6 +16,8 @@ The shell prints the sentence and leaves with exit code 2; a traceback means a b
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class InkmillError(Exception):
     """Base of every error that a user can cause and mend."""
@@ -33,9 +35,12 @@ class LabelFileError(DataError):
     """One line of a label file is wrong."""
 
     def __init__(self, message: str, file: object, line: int | None = None) -> None:
-        self.file, self.line = str(file), line
+        self.message, self.file, self.line = message, str(file), line
         where = self.file if line is None else f"{self.file}:{line}"
         super().__init__(f"{where}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.file, self.line)  # it comes out of worker processes
 
 
 class ImageError(DataError):
@@ -62,4 +67,10 @@ class MissingExtraError(InkmillError):
     """An optional package is absent."""
 
     def __init__(self, package: str, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs the package {package!r}, which is not installed: pip install 'inkmill[{extra}]'")
+        self.package, self.extra, self.needed_for = package, extra, needed_for
+        super().__init__(
+            f"{needed_for} needs the package {package!r}, which is not installed: pip install 'inkmill[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.package, self.extra, self.needed_for)
