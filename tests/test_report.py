@@ -83,6 +83,19 @@ def test_table_sets_numbers_to_the_right_and_none_as_a_dash(tmp_path: Path) -> N
     assert "<td class=n>–</td>" in text
 
 
+def test_percentages_are_set_to_the_right_as_numbers_are(tmp_path: Path) -> None:
+    page = Page("t")
+    page.add_table(("set", "word accuracy"), [("a", "98.20%"), ("b", None)])
+    assert "<td>a</td><td class=n>98.20%</td>" in written(page, tmp_path)
+
+
+def test_a_single_bar_is_not_a_wall(tmp_path: Path) -> None:
+    page = Page("t")
+    page.add_bars(["4"], [5002])
+    (width,) = re.findall(r'<rect [^>]*width="([\d.]+)"', written(page, tmp_path))
+    assert float(width) <= 48
+
+
 def test_bars_are_as_tall_as_their_counts(tmp_path: Path) -> None:
     page = Page("t")
     page.add_bars(["a", "b", "c"], [0, 5, 10])

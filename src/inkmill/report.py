@@ -24,6 +24,8 @@ from inkmill.files import write_text_atomic
 MAX_SIDE = 400
 """Longest side of an embedded picture in pixels; larger ones are shrunk."""
 
+_WIDEST_BAR = 48
+_PERCENT = re.compile(r"-?[\d,.]+%")
 _UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _STYLE = """
@@ -35,17 +37,19 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 max-width:72rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
 p,figcaption small,caption{color:var(--soft)}
-table{border-collapse:collapse;display:block;overflow-x:auto}caption{text-align:left}
+table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}caption{text-align:left}
 th,td{padding:.25rem .9rem .25rem 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 td,figcaption{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-svg{width:100%;max-width:48rem;height:auto}svg rect{fill:var(--bar)}
+svg{width:100%;height:auto}svg rect{fill:var(--bar)}
 svg text{fill:var(--soft);font:11px system-ui,sans-serif}
 .pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.8rem}
 figure{margin:0;padding:.5rem;border:1px solid var(--line);border-top:3px solid var(--line);border-radius:4px}
 figure.ok{border-top-color:var(--ok)}figure.wrong{border-top-color:var(--wrong)}
 figure img{max-width:100%;min-height:2.5rem;max-height:12rem;object-fit:contain;background:#fff}
 figcaption{font:13px/1.4 ui-monospace,monospace}
+figure.chart{max-width:48rem;margin:1rem 0;padding:0;border:0}
+figure.chart figcaption{font:inherit;color:var(--soft)}
 """
 
 _PAGE = """<!doctype html>
@@ -93,7 +97,7 @@ class Page:
         self._parts.append(f"<p>{escape(text)}</p>")
 
     def add_table(self, header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
-        """Add a table; numbers are set to the right, floats with four digits, None as a dash."""
+        """Add a table; numbers and percentages are set to the right, floats with four digits, None as a dash."""
         body = [list(row) for row in rows]
         numeric = [_is_numeric([row[column] for row in body]) for column in range(len(header))]
         lines = [_row("th", header, numeric)]
@@ -103,7 +107,8 @@ class Page:
 
     def add_bars(self, labels: Sequence[str], counts: Sequence[float], caption: str = "") -> None:
         """Add a bar chart: one bar a label; pointing at a bar shows its label and count."""
-        self._parts.append(f"<figure>{_bars(labels, counts)}<figcaption>{escape(caption)}</figcaption></figure>")
+        chart = f"{_bars(labels, counts)}<figcaption>{escape(caption)}</figcaption>"
+        self._parts.append(f'<figure class="chart">{chart}</figure>')
 
     def add_pictures(self, pictures: Iterable[Picture]) -> None:
         """Add a contact sheet; a picture that cannot be decoded is replaced by the reason."""
@@ -126,7 +131,10 @@ def escape(text: object) -> str:
 
 def _is_numeric(values: Sequence[object]) -> bool:
     known = [value for value in values if value is not None]
-    return bool(known) and all(isinstance(value, int | float | np.number) for value in known)
+    return bool(known) and all(
+        isinstance(value, int | float | np.number) or (isinstance(value, str) and _PERCENT.fullmatch(value))
+        for value in known
+    )
 
 
 def _cell(value: object) -> str:
@@ -147,17 +155,18 @@ def _row(tag: str, cells: Iterable[str], numeric: Sequence[bool]) -> str:
 
 def _bars(labels: Sequence[str], counts: Sequence[float], width: int = 720, height: int = 140) -> str:
     step = width / max(len(labels), 1)
+    wide = min(max(step - 1, 0.5), _WIDEST_BAR)
     highest = max([*counts, 1e-12])
     every = -(-len(labels) // 16)  # more than some 16 labels would run into one another
     parts = []
     for position, (label, count) in enumerate(zip(labels, counts, strict=True)):
-        x, tall = position * step, count / highest * height
+        middle, tall = (position + 0.5) * step, count / highest * height
         parts.append(
-            f'<rect x="{x:.1f}" y="{18 + height - tall:.1f}" width="{max(step - 1, 0.5):.1f}" height="{tall:.1f}">'
+            f'<rect x="{middle - wide / 2:.1f}" y="{18 + height - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}">'
             f"<title>{escape(label)}: {_cell(count)}</title></rect>"
         )
         if position % every == 0:
-            parts.append(f'<text x="{x + step / 2:.1f}" y="{height + 32}" text-anchor="middle">{escape(label)}</text>')
+            parts.append(f'<text x="{middle:.1f}" y="{height + 32}" text-anchor="middle">{escape(label)}</text>')
     top = f'<text x="0" y="11">{_cell(max(counts, default=0))}</text>'
     return f'<svg viewBox="-12 0 {width + 24} {height + 38}" role="img">{top}{"".join(parts)}</svg>'
 
