@@ -7,7 +7,10 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inkmill.data.sample import Sample, Target, Text
+import cv2
+import numpy as np
+
+from inkmill.data.sample import Labels, Polygons, Sample, Target, Text
 from inkmill.errors import DataError
 
 
@@ -51,3 +54,48 @@ class MissingSource(CaptchaSource):
 
     def get(self, index: int) -> Sample:
         raise DataError(f"{self.names[index]} is gone")
+
+
+@dataclass
+class PaintedSource:
+    """Drawn pictures with targets of three kinds by turns. Where they are polygons, the first one is painted red.
+
+    Besides that one each such picture has a region to ignore, one without area and one outside.
+    """
+
+    count: int
+    fingerprint: str = "paint"
+    name: str = "painted"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def key(self, index: int) -> str:
+        return f"{index}.png"
+
+    def size(self, index: int) -> tuple[int, int]:
+        return 150 + 7 * index, 90 + 3 * index
+
+    def corners(self, index: int) -> np.ndarray:
+        shares = [(0.25, 0.3), (0.7, 0.25), (0.75, 0.7), (0.2, 0.65)]
+        return np.rint(np.array(shares) * self.size(index)).astype(np.float32)
+
+    def target(self, index: int) -> Target:
+        if index % 3 == 1:
+            return Text(f"text {index}")
+        if index % 3 == 2:
+            return Labels(("odd",) if index % 2 else ("even", "drawn"))
+        aside = np.array([(5, 5), (25, 5), (25, 20)], np.float32)
+        line = np.array([(1, 1), (50, 50), (99, 99)], np.float32)
+        return Polygons(
+            (line, aside, self.corners(index), aside - 60),
+            (False, True, False, False),
+            ("line", "", "painted", "outside"),
+        )
+
+    def get(self, index: int) -> Sample:
+        width, height = self.size(index)
+        image = np.full((height, width, 3), (120, 120, 60), np.uint8)
+        if index % 3 == 0:
+            cv2.fillPoly(image, [self.corners(index).astype(np.int32)], (0, 0, 250))
+        return Sample(self.key(index), cv2.imencode(".png", image)[1].tobytes(), self.target(index))

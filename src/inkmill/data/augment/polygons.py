@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,31 @@ Points = NDArray[np.float32]
 MIN_KEPT_AREA = 0.25
 """A region of which less than this share of its area is left in the picture is dropped: its text cannot be read."""
 _STEPS = 8
+_BENDS = 16  # pieces of an edge where waves bend it
+_NO_AREA = 1e-6  # square pixels
+
+Fate = Literal["degenerate", "outside", "mostly outside"]
+"""Why a region is dropped: it has no area, or less than three points, or one that is no number; it left the picture;
+less than MIN_KEPT_AREA of it stayed."""
 
 
 class MovedPolygons(NamedTuple):
     """What became of an image's polygons.
 
     Attributes:
-        polygons: those that are left, in their order.
+        polygons: those that are left, in their order, with their ignore flags and texts.
         clipped: how many were cut at the border.
-        dropped: how many are gone.
+        lost: how many are gone, by reason.
     """
 
     polygons: Polygons
     clipped: int
-    dropped: int
+    lost: Counter[Fate]
+
+    @property
+    def dropped(self) -> int:
+        """How many are gone."""
+        return self.lost.total()
 
 
 def move_polygons(
@@ -41,39 +52,51 @@ def move_polygons(
         matrix: the row's `space`, (3, 3), from output to input; the inverse is applied here.
         width: columns of the image.
         height: rows of the image.
-        waves: the row's waves (K, 5), if it has any.
+        waves: the row's waves (K, 5), if it has any. They bend edges, which therefore get points in between.
 
     Returns:
         The moved polygons, clipped to the image (Sutherland and Hodgman 1974), with counts.
     """
     inverse = np.linalg.inv(matrix.astype(np.float64))
-    points: list[Points] = []
-    ignore: list[bool] = []
-    texts: list[str] = []
-    clipped = 0
+    if waves is not None and not waves[:, :2].any():
+        waves = None
+    left: list[tuple[Points, bool, tuple[str, ...]]] = []
+    clipped, lost = 0, Counter[Fate]()
     for number, region in enumerate(polygons.points):
-        moved = _unwave(_project(region.astype(np.float64), inverse), waves)
-        inside = _clip(moved, width, height)
-        if len(inside) < 3 or _area(inside) < max(MIN_KEPT_AREA * _area(moved), 1e-6):
+        if not _has_area(region):
+            lost["degenerate"] += 1
             continue
-        clipped += not np.array_equal(inside, moved)
-        points.append(inside.astype(np.float32))
-        ignore.append(polygons.ignore[number])
-        texts.extend(polygons.texts[number : number + 1])
-    left = Polygons(tuple(points), tuple(ignore), tuple(texts))
-    return MovedPolygons(left, clipped, len(polygons.points) - len(points))
+        moved = _project(region, inverse) if waves is None else _unwave(_project(_divided(region), inverse), waves)
+        inside = _clip(moved, width, height)
+        area = _area(inside)
+        if area < max(MIN_KEPT_AREA * _area(moved), _NO_AREA):
+            lost["mostly outside" if area else "outside"] += 1
+            continue
+        clipped += inside is not moved
+        left.append((inside.astype(np.float32), polygons.ignore[number], polygons.texts[number : number + 1]))
+    points, ignore, texts = zip(*left, strict=True) if left else ((), (), ())
+    return MovedPolygons(Polygons(points, ignore, tuple(text for some in texts for text in some)), clipped, lost)
 
 
-def _project(points: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def _has_area(region: Points) -> bool:
+    return len(region) >= 3 and bool(np.isfinite(region).all()) and _area(region) > _NO_AREA
+
+
+def _divided(region: Points) -> Points:
+    """Put points along the edges."""
+    share = np.arange(_BENDS, dtype=np.float32)[:, None] / _BENDS
+    pieces = region[:, None] * (1 - share) + np.roll(region, -1, axis=0)[:, None] * share
+    return pieces.reshape(-1, 2).astype(np.float32)
+
+
+def _project(points: Points, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     homogeneous = points @ matrix[:, :2].T + matrix[:, 2]
     # A point behind the horizon is far outside; a tiny depth keeps it there without dividing by zero.
     return homogeneous[:, :2] / np.maximum(homogeneous[:, 2:], 1e-6)
 
 
-def _unwave(points: NDArray[np.float64], waves: Points | None) -> NDArray[np.float64]:
+def _unwave(points: NDArray[np.float64], waves: Points) -> NDArray[np.float64]:
     """Find the output pixels that the waves move to the given places, by fixed-point iteration."""
-    if waves is None:
-        return points
     places = points
     for _ in range(_STEPS):  # waves never fold, so each step at least halves the error
         swing = np.sin(places @ waves[:, 2:4].T + waves[:, 4])
@@ -82,7 +105,9 @@ def _unwave(points: NDArray[np.float64], waves: Points | None) -> NDArray[np.flo
 
 
 def _clip(points: NDArray[np.float64], width: int, height: int) -> NDArray[np.float64]:
-    """Clip to the picture, whose pixels reach half a pixel around their centres."""
+    """Clip to the picture, whose pixels reach half a pixel around their centres; what lies in it comes back itself."""
+    if (points >= -0.5).all() and (points <= (width - 0.5, height - 0.5)).all():
+        return points
     for axis, limit, sign in ((0, -0.5, 1), (0, width - 0.5, -1), (1, -0.5, 1), (1, height - 0.5, -1)):
         inside: list[NDArray[np.float64]] = []
         depth = sign * (points[:, axis] - limit)
@@ -96,6 +121,9 @@ def _clip(points: NDArray[np.float64], width: int, height: int) -> NDArray[np.fl
     return points
 
 
-def _area(points: Sequence[NDArray[np.float64]] | NDArray[np.float64]) -> float:
-    x, y = np.asarray(points).T
+def _area(points: NDArray[np.floating]) -> float:
+    """Return the area inside a polygon, whichever way round (shoelace formula)."""
+    if len(points) < 3:
+        return 0.0
+    x, y = np.asarray(points, np.float64).T
     return float(abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2)

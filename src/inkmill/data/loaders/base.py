@@ -126,6 +126,7 @@ class Loader(ABC):
         stats.left_out += made.left_out
         stats.kept += made.kept
         stats.damaged += made.damaged
+        stats.regions.update(made.regions)
         for index, key, reason in made.skipped:
             if key not in self._blocked:
                 self._blocked[key] = index

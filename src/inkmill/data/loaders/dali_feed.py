@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.dali_columns import Columns, columns_of
-from inkmill.data.decode import decode
+from inkmill.data.decode import decode, image_size
 from inkmill.data.image_header import read_header
 from inkmill.data.keep import Store
 from inkmill.data.loaders.dali_fit import Size, dali_decodes, files, fit_columns, netpbm
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch
+from inkmill.data.targets import fit_target, has_polygons, move_targets
 from inkmill.errors import DataError
 
 Index = NDArray[np.int64]
@@ -101,8 +102,14 @@ class DaliFeed:
             index=index,
         )
         made = Made(batch, [], len(wanted) - len(index), 0, 0)
-        if plan.augmentation is not None and self._augments is None:
-            batch.extra["table"] = plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, width)
+        if has_polygons(batch.targets):
+            pairs = ((sample.target, image_size(sample.image)) for sample in samples)
+            batch.targets = [fit_target(target, plan.fit, size, made.regions) for target, size in pairs]
+        if plan.augmentation is not None and (self._augments is None or has_polygons(batch.targets)):
+            table = plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, width)
+            batch.targets = move_targets(batch.targets, table, made.regions)
+            if self._augments is None:
+                batch.extra["table"] = table
         return Fed(epoch, number, made, self._columns(epoch, files(list(images)), list(sizes), width, index))
 
     def _image(self, data: bytes, width: int) -> tuple[bytes, Size]:

@@ -6,16 +6,18 @@ two integers, and loaders differ only in who calls `BatchMaker.make` and where t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.decode import decode
+from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.sample import Batch, Target, Text
+from inkmill.data.sample import Batch, Polygons, Target, Text
+from inkmill.data.targets import Regions, fit_target, move_targets
 from inkmill.errors import DataError
 
 
@@ -31,7 +33,7 @@ class Made:
         batch: its images are a view of the buffer they were made in.
         skipped: (index, key, reason) of samples found bad.
         left_out: rows missing from the batch: those skipped now, and those known to be bad.
-        kept, damaged: see Stats.
+        kept, damaged, regions: see Stats.
     """
 
     batch: Batch
@@ -39,6 +41,7 @@ class Made:
     left_out: int
     kept: int
     damaged: int
+    regions: Regions = field(default_factory=Counter)
 
     def pack(self) -> tuple[Any, ...]:
         """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
@@ -46,7 +49,7 @@ class Made:
         texts = [t.value for t in batch.targets if type(t) is Text]
         targets: list[Any] = texts if len(texts) == len(batch.targets) else batch.targets
         rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
-        return batch.images.shape, rest, (self.skipped, self.left_out, self.kept, self.damaged)
+        return batch.images.shape, rest, (self.skipped, self.left_out, self.kept, self.damaged, self.regions)
 
     @staticmethod
     def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> Made:
@@ -92,7 +95,8 @@ class BatchMaker:
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._store is not None:
             hit, damaged = self._store.read(index, images, widths)
-        keys, targets, skipped = self._load(index, images, widths, hit)
+        regions = Regions()
+        keys, targets, skipped = self._load(index, images, widths, hit, regions)
         good = np.array([key is not None for key in keys], np.bool_)
         if self._store is not None and not hit.all():
             new = good & ~hit
@@ -107,8 +111,8 @@ class BatchMaker:
             keys=[k for k in keys if k is not None],
             index=index,
         )
-        self._augment(batch, epoch)
-        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged)
+        self._augment(batch, epoch, regions)
+        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions)
 
     def _images(self, buffer: NDArray[np.uint8], index: NDArray[np.int64]) -> NDArray[np.uint8]:
         fit, buckets = self._plan.fit, self._plan.bucket_widths
@@ -117,35 +121,48 @@ class BatchMaker:
         return buffer[: int(np.prod(shape))].reshape(shape)
 
     def _load(
-        self, index: NDArray[np.int64], images: NDArray[np.uint8], widths: NDArray[np.int32], hit: NDArray[np.bool_]
+        self,
+        index: NDArray[np.int64],
+        images: NDArray[np.uint8],
+        widths: NDArray[np.int32],
+        hit: NDArray[np.bool_],
+        regions: Regions,
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
-        """Read, decode and fit the rows that are not kept; None stands for a bad one."""
-        source = self._plan.source
+        """Read, decode and fit the rows that are not kept, and fit all targets; None stands for a bad row."""
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
         for row, sample_index in enumerate(index.tolist()):
-            if hit[row]:
-                keys.append(source.key(sample_index))
-                targets.append(source.target(sample_index))
-                continue
             try:
-                sample = source.get(sample_index)
-                images[row], widths[row] = self._fitted(sample.image, images.shape[2])
+                if hit[row]:
+                    key, target = self._kept(sample_index, regions)
+                else:
+                    key, target, widths[row] = self._fitted(sample_index, images[row], regions)
             except (DataError, OSError) as error:
                 skipped.append(self._bad(sample_index, error))
                 keys.append(None)
                 targets.append(None)
             else:
-                keys.append(sample.key)
-                targets.append(sample.target)
+                keys.append(key)
+                targets.append(target)
         return keys, targets, skipped
 
-    def _fitted(self, data: bytes, width: int) -> tuple[NDArray[np.uint8], int]:
-        image, valid = self._plan.fit.apply(decode(data, self._plan.fit.channels))
-        if image.shape[1] != width:
-            raise DataError(f"the image is fitted to {image.shape[1]} columns where its bucket has {width}")
-        return image, valid
+    def _kept(self, index: int, regions: Regions) -> tuple[str, Target]:
+        source = self._plan.source
+        target = source.target(index)
+        if isinstance(target, Polygons):  # the size of their picture was not kept; its header tells
+            target = fit_target(target, self._plan.fit, image_size(source.get(index).image), regions)
+        return source.key(index), target
+
+    def _fitted(self, index: int, pixels: NDArray[np.uint8], regions: Regions) -> tuple[str, Target, int]:
+        fit, sample = self._plan.fit, self._plan.source.get(index)
+        image = decode(sample.image, fit.channels)
+        fitted, valid = fit.apply(image)
+        if fitted.shape != pixels.shape:
+            raise DataError(f"the image is fitted to {fitted.shape[1]} columns where its bucket has {pixels.shape[1]}")
+        pixels[...] = fitted
+        height, width = image.shape[:2]
+        return sample.key, fit_target(sample.target, fit, (width, height), regions), valid
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:
         key = self._plan.source.key(index)
@@ -156,12 +173,13 @@ class BatchMaker:
             " (remove it, or set dataset.on_bad_sample=skip)"
         ) from error
 
-    def _augment(self, batch: Batch, epoch: int) -> None:
+    def _augment(self, batch: Batch, epoch: int, regions: Regions) -> None:
         plan = self._plan
         if plan.augmentation is None or not len(batch):
             return
         height, width = batch.images.shape[1:3]
         table = plan.augmentation.draw(plan.seed, epoch, batch.index, height, width)
+        batch.targets = move_targets(batch.targets, table, regions)
         if plan.engine == "cv":
             batch.images[...] = self._apply_cv(batch.images, table)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -35,7 +36,7 @@ class LoadPlan:
         on_bad_sample: "raise", or "skip": the row is left out of its batch, counted, and not tried again.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
         engine: "cv" augments here; "none" hands over the pictures as fitted, and the drawn numbers in
-            `Batch.extra["table"]` for an engine on the GPU.
+            `Batch.extra["table"]` for an engine on the GPU. Polygons are those of the augmented picture either way.
         keep: where fitted pictures are kept.
 
     Raises:
@@ -86,6 +87,7 @@ class Stats:
         skipped: the keys of the bad samples, by reason.
         kept: pictures that came from the kept store rather than from the source.
         damaged: kept pictures whose checksum was wrong; they were decoded anew.
+        regions: polygons "clipped" at the picture's border, or dropped: "degenerate", "outside", "mostly outside".
         notes: fallbacks and limits a user should know about, one sentence each.
     """
 
@@ -96,6 +98,7 @@ class Stats:
     skipped: dict[str, list[str]] = field(default_factory=dict)
     kept: int = 0
     damaged: int = 0
+    regions: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -22,6 +22,7 @@ from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch
+from inkmill.data.targets import move_targets
 from inkmill.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ class ResidentLoader(Loader):
             index=index,
             extra={} if table is None else {"table": table},
         )
-        return Made(batch, [], left_out, len(index), 0)
+        made = Made(batch, [], left_out, len(index), 0)
+        if table is not None:
+            batch.targets = move_targets(batch.targets, table, made.regions)
+        return made
 
     def _ahead(self, epoch: int, first: int, blocked: NDArray[Any]) -> Iterator[Group]:
         """Yield the batches from `first` on in groups, whose tables threads have drawn meanwhile."""
@@ -170,6 +174,7 @@ class ResidentLoader(Loader):
                 self._keys[batch.index] = batch.keys
                 self._targets[batch.index] = batch.targets
             self.stats.skipped = loader.stats.skipped
+            self.stats.regions.update(loader.stats.regions)
             self.stats.notes.extend(loader.stats.notes)
             self._blocked.update(loader.state_dict()["blocked"])
         self._blocked_mask[list(self._blocked.values())] = 1
