@@ -12,7 +12,9 @@ from inkmill.data.formats.easyocr import EasyOcr
 from inkmill.data.formats.filename import FileName
 from inkmill.data.formats.gt_list import GtList
 from inkmill.data.formats.icdar import Icdar
+from inkmill.data.formats.icdar_det import IcdarDet
 from inkmill.data.formats.multilabel import MultiLabel
+from inkmill.data.formats.paddle_det import PaddleDet
 from inkmill.data.formats.tsv import Tsv
 from inkmill.data.formats.txt import TxtPerImage
 
@@ -25,8 +27,10 @@ __all__ = [
     "FileName",
     "GtList",
     "Icdar",
+    "IcdarDet",
     "LabelFormat",
     "MultiLabel",
+    "PaddleDet",
     "Tsv",
     "TxtPerImage",
 ]

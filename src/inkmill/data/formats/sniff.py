@@ -22,8 +22,8 @@ from inkmill.files import explain
 Kind = Literal["labels", "lmdb", "shards"]
 
 # From the most particular to the most general: what an earlier one accepts, a later one may accept by accident.
-_ORDER = ("doctr", "icdar", "easyocr", "csv", "tsv", "multilabel", "gt_list")
-_FOLDER_ORDER = ("txt", "filename")
+_ORDER = ("doctr", "paddle_det", "icdar", "easyocr", "csv", "tsv", "multilabel", "gt_list")
+_FOLDER_ORDER = ("icdar_det", "txt", "filename")
 
 _LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
 _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
@@ -182,7 +182,7 @@ def _label_files(folder: Path, names: list[str]) -> list[str]:
     """Names that may be label files: not one of ours, not a text that belongs to one image."""
     found = []
     for name in names:
-        stem = Path(name).stem
+        stem = Path(name).stem.removeprefix("gt_")  # as ICDAR names the text of an image
         lower = name.lower()
         if lower in _NOT_LABELS or lower.startswith((*_NOT_LABELS_BEGIN, ".")):
             continue

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from inkmill.data.formats import FORMATS
+from inkmill.data.formats.regions import dump_regions, parse_regions
 from inkmill.data.formats.sniff import Finding
-from inkmill.data.sample import Labels, Target, Text
+from inkmill.data.sample import Labels, Polygons, Target, Text
 from inkmill.data.sources.base import BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
 from inkmill.errors import DataError
@@ -34,8 +35,7 @@ class FolderSource(BaseSource):
     def __init__(self, finding: Finding, label_pattern: str | None = None) -> None:
         super().__init__(_name_of(finding), (finding.why,))
         self.root, self.format = finding.root, finding.format
-        self._multilabel = self.format == "multilabel"
-        self._images, self._labels = _read(finding, label_pattern)
+        self._images, self._labels, self._kind = _read(finding, label_pattern)
         if not len(self._images):
             raise DataError(f"{finding.labels} holds no label: nothing to use")
         self._repeats = repeats(self._images)
@@ -66,7 +66,9 @@ class FolderSource(BaseSource):
     def target(self, index: int) -> Target:
         """See `Source.target`."""
         label = self._labels[self._checked(index)]
-        return Labels(tuple(label.split(" ")) if label else ()) if self._multilabel else Text(label)
+        if self._kind is Polygons:
+            return parse_regions(label)
+        return Labels(tuple(label.split(" ")) if label else ()) if self._kind is Labels else Text(label)
 
     def _fingerprint(self) -> str:
         """Hash names, labels, and every image's size and time; a missing image counts as size -1."""
@@ -81,16 +83,21 @@ class FolderSource(BaseSource):
         return status.st_size, status.st_mtime_ns
 
 
-def _read(finding: Finding, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings]:
+def _read(finding: Finding, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
+    """Return image names, labels as strings, and what kind of target they are, which is one for all."""
     images, labels = PackedBuilder(), PackedBuilder()
+    kind: type[Target] = Text
     for entry in FORMATS.get(finding.format)(label_pattern).read(finding.labels):
         images.append(entry.image)
         labels.append(_plain(entry.target))
-    return images.packed(), labels.packed()
+        kind = type(entry.target)
+    return images.packed(), labels.packed(), kind
 
 
 def _plain(target: Target) -> str:
-    return " ".join(target.names) if isinstance(target, Labels) else target.value if isinstance(target, Text) else ""
+    if isinstance(target, Polygons):
+        return dump_regions(target)
+    return " ".join(target.names) if isinstance(target, Labels) else target.value
 
 
 def _name_of(finding: Finding) -> str:

@@ -1,0 +1,98 @@
+"""Text regions as one line of JSON: PaddleOCR's way to write them, and how `FolderSource` holds them in memory.
+
+    [{"transcription": "New York", "points": [[10, 8], [90, 8], [90, 30], [10, 30]]}, ...]
+
+`###` and `*` stand for a region that is neither right nor wrong to find; it then has no text. Other keys are not used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.formats.base import unwritable
+from inkmill.data.sample import Polygons, Target
+
+IGNORED = ("###", "*")
+"""Texts that mark a region to ignore; the first is the one that is written."""
+
+
+def regions_of(rows: Iterator[tuple[NDArray[np.float32], str]]) -> Polygons:
+    """Return the polygons of some corners, each (N, 2), and what is written there."""
+    pairs = list(rows)
+    ignore = tuple(text in IGNORED for _, text in pairs)
+    texts = tuple("" if skip else text for skip, (_, text) in zip(ignore, pairs, strict=True))
+    return Polygons(tuple(corners for corners, _ in pairs), ignore, texts)
+
+
+def written(polygons: Polygons) -> Iterator[tuple[list[list[float]], str]]:
+    """Yield each region's corners, in as few digits as float32 needs, and its text."""
+    texts = polygons.texts or ("",) * len(polygons.points)
+    for corners, ignore, text in zip(polygons.points, polygons.ignore, texts, strict=True):
+        yield [[_short(number) for number in corner] for corner in corners], IGNORED[0] if ignore else text
+
+
+def parse_regions(line: str) -> Polygons:
+    """Return the polygons that a line of JSON holds.
+
+    Raises:
+        ValueError: it holds something else; says what was expected.
+    """
+    try:
+        rows = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected a JSON list of regions ({error})") from None
+    if not isinstance(rows, list):
+        raise ValueError("expected a JSON list of regions")
+    return regions_of(_region(row, number) for number, row in enumerate(rows, 1))
+
+
+def dump_regions(polygons: Polygons) -> str:
+    """Return the line of JSON that `parse_regions` reads back as the same polygons."""
+    rows = [{"transcription": text, "points": corners} for corners, text in written(polygons)]
+    return json.dumps(rows, ensure_ascii=False)
+
+
+def refuses_regions(target: Target, name: str) -> str | None:
+    """Say why a target cannot be written as regions of the format `name`, or None."""
+    if not isinstance(target, Polygons):
+        return f"{name} holds text regions"
+    count = len(target.points)
+    if len(target.ignore) != count or len(target.texts) not in (0, count):
+        return f"{count} regions have {len(target.ignore)} flags and {len(target.texts)} texts"
+    if not all(_is_region(corners) for corners in target.points):
+        return "a region has less than three points, or one that is no number"
+    for text, ignore in zip(target.texts, target.ignore, strict=bool(target.texts)):
+        if ignore and text:
+            return f"the region {text!r} is to be ignored, which takes the place of its text"
+        if text in IGNORED:
+            return f"the text {text!r} would mark its region as one to ignore"
+        if refusal := unwritable(text, "", "text"):
+            return refusal
+    return None
+
+
+def _region(row: Any, number: int) -> tuple[NDArray[np.float32], str]:
+    text = row.get("transcription") if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(f'region {number}: expected {{"transcription": TEXT, "points": [[x, y], ...]}}')
+    try:
+        corners = np.array(row.get("points"), np.float32)
+    except (TypeError, ValueError, OverflowError):
+        corners = np.empty(0, np.float32)
+    if not _is_region(corners):
+        raise ValueError(f"region {number}: expected at least three points, each [x, y]")
+    return corners, text
+
+
+def _is_region(corners: NDArray[np.float32]) -> bool:
+    shaped = corners.ndim == 2 and corners.shape[1] == 2 and len(corners) >= 3
+    return shaped and bool(np.isfinite(corners).all())
+
+
+def _short(number: np.float32) -> float:
+    return int(number) if number == int(number) else float(str(np.float32(number)))
