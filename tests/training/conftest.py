@@ -42,3 +42,9 @@ def small_spec(few_captchas: Path, tmp_path: Path) -> Callable[..., Spec]:
         return load_spec(None, [f"dataset.train={few_captchas}", f"results_dir={tmp_path}", *SMALL, *overrides])
 
     return make
+
+
+@pytest.fixture(scope="session")
+def small_settings() -> list[str]:
+    """The overrides of a small run."""
+    return SMALL

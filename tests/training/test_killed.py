@@ -1,9 +1,12 @@
-"""kill -9 at random moments; the run must end as one that was never killed."""
+"""kill -9 and Ctrl-C; the run must end as one that was never stopped."""
 
 from __future__ import annotations
 
 import multiprocessing
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from inkmill.config.spec import Spec
-from inkmill.models.file import read_weights
+from inkmill.models.file import load_checkpoint, read_weights
 from inkmill.training.run import train
 
 KILLS = 10
@@ -55,3 +58,23 @@ def test_ten_kills_change_nothing(small_spec: Callable[..., Spec], tmp_path: Pat
     assert metrics[0] == metrics[1]
     weights = [read_weights(tmp_path / name / "train" / "best_accuracy.safetensors")[0] for name in ("whole", "killed")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_a_checkpoint_in_the_middle_of_the_epoch(
+    few_captchas: Path, tmp_path: Path, small_settings: list[str]
+) -> None:
+    command = [sys.executable, "-m", "inkmill", "train", str(few_captchas), f"results_dir={tmp_path}", *small_settings]
+    command += ["train.num_epochs=1000", "train.log_every=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if line.startswith("epoch 2/"):
+                run.send_signal(signal.SIGINT)
+                break
+        rest = run.stdout.read()
+    assert run.returncode == 130, rest
+    assert "a checkpoint saved" in rest
+    state = load_checkpoint(tmp_path / "train" / "ocr_model_latest.pth")
+    assert state["progress"]["epoch"] >= 2
+    assert "FAILURE" in (tmp_path / "train" / "status.json").read_text().splitlines()[-1]

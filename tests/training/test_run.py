@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import inkmill
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.spec import Spec
 from inkmill.errors import ConfigError, DataError, ModelFileError, TrainingError
-from inkmill.models.file import load_checkpoint, read_weights
+from inkmill.models.file import load_checkpoint, read_weights, save_reader
 from inkmill.training.evaluate import evaluate
 from inkmill.training.infer import infer
 from inkmill.training.loop import TrainingLoop
@@ -100,6 +101,20 @@ def test_resume_in_the_middle_of_an_epoch_ends_as_the_run_that_never_stopped(
     ends = [load_checkpoint(result.folder / "ocr_model_latest.pth") for result in (whole, resumed)]
     assert ends[0]["average"]["updates"] == ends[1]["average"]["updates"] == 21
     assert ends[0]["progress"] == ends[1]["progress"]
+
+
+def test_averaged_weights_of_the_attention_head_are_the_ones_scored(small_spec: MakeSpec, few_captchas: Path) -> None:
+    settings = ["train.model_ema=true", "train.ema_decay=0.5", "model.prediction=Attn", f"dataset.val={few_captchas}"]
+    spec = small_spec(*settings, "train.num_epochs=2")
+    result = train(spec)
+    last = result.metrics["history"][-1]
+    weights = load_checkpoint(result.folder / "ocr_model_latest.pth")["average"]["weights"]
+    _, card = read_weights(result.model)
+    averaged = result.folder / "averaged.safetensors"
+    save_reader(averaged, weights, card)
+    spec.evaluate.checkpoint, spec.evaluate.test = str(averaged), [SourceSpec(path=str(few_captchas))]
+    assert evaluate(spec)["cer"] == pytest.approx(last["ema_cer"])
+    assert last["ema_cer"] != last["cer"]
 
 
 def test_best_score_survives_a_resume(small_spec: MakeSpec) -> None:
