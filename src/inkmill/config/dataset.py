@@ -111,8 +111,9 @@ class DatasetSpec(Section):
     """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)
     """Random changes to training images."""
-    on_bad_sample: Literal["raise", "skip"] = "raise"
-    """What a sample does that turns out unreadable while training: raise, or skip (counted and shown)."""
+    on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
+    """What happens to a sample that turns out unreadable while training: raise an error, skip it (counted and shown),
+    or quarantine it (skipped, and copied to {results_dir}/train/quarantine with the reason)."""
     quant_calibration_dataset: CalibrationImages = Field(default_factory=CalibrationImages)
     """Images that calibrate a quantised model."""
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from inkmill.data.convert_staging import MANIFEST, REJECTS
+from inkmill.data.convert_staging import MANIFEST
 from inkmill.data.convert_worker import Done
+from inkmill.data.rejects import REJECTS, append_rejects
 from inkmill.data.sample import Labels, Source, Text
 from inkmill.data.sources.packed import fingerprint
-from inkmill.files import write_json_atomic, writing
+from inkmill.files import write_json_atomic
 from inkmill.text.charset import Charset
 
 
@@ -93,12 +94,7 @@ class Tally:
             return
         self.rejected.update(reject.category for reject in done.rejects)
         self.first_reject = self.first_reject or done.rejects[0].reason
-        with writing(folder / REJECTS):
-            folder.mkdir(exist_ok=True)
-            with (folder / REJECTS).open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                for reject in done.rejects:
-                    file.write("\t".join(" ".join(part.split()) for part in (reject.key, reject.reason, reject.copy)))
-                    file.write("\n")
+        append_rejects(folder, ((reject.key, reject.reason, reject.copy) for reject in done.rejects))
 
     def write(self, folder: Path, source: Source, kind: str) -> None:
         """Write manifest.json and characters.txt; raises OutputError."""

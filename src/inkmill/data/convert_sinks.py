@@ -11,12 +11,9 @@ from types import TracebackType
 from typing import Protocol
 
 from inkmill.data.formats.base import LabelFormat, unwritable
-from inkmill.data.image_header import read_header
+from inkmill.data.rejects import suffix_of
 from inkmill.data.sample import Labels, Source, Target, Text
 from inkmill.data.sources.shard_index import Member, index_path, write_index
-from inkmill.errors import ImageError
-
-_SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "GIF": ".gif", "BMP": ".bmp", "WebP": ".webp", "TIFF": ".tif"}
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,6 @@ def make_sink(plan: Plan, number: int) -> Sink:
 def label_text(target: Target) -> str:
     """Return what stands for a target where there is room for one text: class names are split by spaces."""
     return " ".join(target.names) if isinstance(target, Labels) else target.value if isinstance(target, Text) else ""
-
-
-def suffix_of(image: bytes) -> str:
-    """Return the file suffix of an encoded image by its contents, or an empty string when it is none."""
-    try:
-        return _SUFFIXES[read_header(image).format]
-    except ImageError:
-        return ""
 
 
 class _Spool:

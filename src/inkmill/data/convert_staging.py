@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from inkmill.data.rejects import REJECTS
 from inkmill.errors import OutputError
 from inkmill.files import make_folder, writing
 
 MANIFEST = "manifest.json"
-REJECTS = "rejects.tsv"
 _SYNC_ONE_BY_ONE = 1000
 
 

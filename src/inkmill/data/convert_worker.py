@@ -17,14 +17,15 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.convert_sinks import Plan, Sink, make_sink, suffix_of
+from inkmill.data.convert_sinks import Plan, Sink, make_sink
 from inkmill.data.decode import decode
+from inkmill.data.rejects import copy_suffix
 from inkmill.data.sample import Labels, Target, Text
 from inkmill.data.sources.combine import image_of
 from inkmill.errors import DataError, ImageError
@@ -150,8 +151,7 @@ def _convert_sample(plan: Plan, index: int, sink: Sink, done: Done) -> None:
 
 def _reject(plan: Plan, index: int, key: str, image: bytes, category: str, reason: str) -> Reject:
     """Keep a copy of a bad sample, numbered: its own name may be what is wrong with it."""
-    suffix = suffix_of(image) or PurePosixPath(key).suffix[:8] or ".bin"
-    copy = f"{index:09d}{suffix if suffix[1:].isalnum() else '.bin'}"
+    copy = f"{index:09d}{copy_suffix(key, image)}"
     (make_folder(plan.work / "rejected") / copy).write_bytes(image)
     return Reject(key, category, reason, copy)
 

@@ -13,6 +13,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.config.dataset import DatasetSpec
+from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.augment import Augmentation
 from inkmill.data.keep import Keep
@@ -48,6 +49,7 @@ def open_loaders(
         world_size=fabric.world_size,
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
+        quarantine=results_folder(spec, "train") / "quarantine",
         engine="none" if _augments_on_gpu(dataset, fabric) else "cv",
         keep=_keep(dataset),
     )

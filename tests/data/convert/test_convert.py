@@ -20,7 +20,7 @@ from inkmill.data.sources import Subset, open_source
 from inkmill.errors import ConfigError, DataError, OutputError
 from inkmill.text.charset import Charset
 
-TEXT_FORMATS = [name for name in FORMATS.names() if name != "multilabel"]
+TEXT_FORMATS = [name for name in FORMATS.names() if name != "multilabel" and not name.endswith("_det")]
 
 
 def source_of(path: Path | str, **more: object) -> Source:

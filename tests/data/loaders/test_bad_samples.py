@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
+from captcha_source import MissingSource
 
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.errors import DataError
+from inkmill.errors import DataError, OutputError
 
 KINDS = [(0, "auto"), (1, "workers"), (2, "threads")]
 each_kind = pytest.mark.parametrize(("workers", "kind"), KINDS, ids=["inline", "workers", "threads"])
@@ -86,3 +89,58 @@ def test_batches_before_a_bad_sample_arrive(captcha_plan: Callable[..., LoadPlan
         with pytest.raises(DataError, match="cannot be loaded"):
             list(loader)
         assert loader.state_dict()["batches"] == 3
+
+
+@each_kind
+def test_quarantine_copies_bad_samples_once_and_says_why(
+    captcha_plan: Callable[..., LoadPlan], tmp_path: Path, workers: int, kind: str
+) -> None:
+    folder = tmp_path / "results" / "quarantine"
+    faults = {"broken": frozenset({5, 9})}
+    plan = captcha_plan(faults=faults, on_bad_sample="quarantine", quarantine=folder, max_bad=0.05)
+    for _ in range(2):  # a second run meets them again
+        with make_loader(plan, workers, kind) as loader:
+            assert sum(len(batch) for _ in range(2) for batch in loader) == 2 * 65
+            assert loader.stats.bad_samples == 2
+            assert loader.stats.notes == [f"bad samples are copied to {folder}"]
+    rows = [line.split("\t") for line in (folder / "rejects.tsv").read_text("utf-8").splitlines()]
+    assert {key for key, _, _ in rows} == {plan.source.key(5), plan.source.key(9)}
+    assert len(rows) == 2
+    for key, reason, copy in rows:
+        assert "cut short" in reason
+        assert (folder / copy).read_bytes() == plan.source.get(plan.source.names.index(key)).image
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_sample_that_cannot_even_be_read_is_noted_without_a_copy(
+    captcha_plan: Callable[..., LoadPlan], captchas: Path, tmp_path: Path
+) -> None:
+    plan = replace(
+        captcha_plan(),
+        source=MissingSource.first(captchas, 3),
+        on_bad_sample="quarantine",
+        quarantine=tmp_path,
+        max_bad=1.0,
+    )
+    for _ in range(2):
+        assert [len(batch) for batch in make_loader(plan)] == [0]
+    rows = [line.split("\t") for line in (tmp_path / "rejects.tsv").read_text("utf-8").splitlines()]
+    assert sorted(rows) == [[key, f"{key} is gone", ""] for key in sorted(plan.source.names)]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_too_many_quarantined_samples_are_an_error_too(captcha_plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
+    faults = {"broken": frozenset(range(20, 40))}
+    plan = captcha_plan(faults=faults, on_bad_sample="quarantine", quarantine=tmp_path, max_bad=0.1)
+    with pytest.raises(DataError, match=r"10\.0% allowed"):
+        list(make_loader(plan))
+
+
+def test_a_quarantine_that_cannot_be_written_is_an_error(captcha_plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    faults = {"broken": frozenset({5})}
+    plan = captcha_plan(faults=faults, on_bad_sample="quarantine", quarantine=tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot write"):
+        list(make_loader(plan))
+    with pytest.raises(ValueError, match="needs the folder"):
+        captcha_plan(on_bad_sample="quarantine")

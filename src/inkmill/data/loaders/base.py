@@ -130,6 +130,7 @@ class Loader(ABC):
         for index, key, reason in made.skipped:
             if key not in self._blocked:
                 self._blocked[key] = index
+                self._quarantine(index, reason)
                 stats.skipped.setdefault(reason, []).append(key)
         samples, limit = len(self.plan.source), self.plan.max_bad
         if made.skipped and len(self._blocked) > max(1, limit * samples):
@@ -138,6 +139,17 @@ class Loader(ABC):
                 f"{len(self._blocked)} of {samples} samples of {self.plan.source.name} cannot be loaded, more than the"
                 f" {limit:.1%} allowed; the last was {key!r}: {reason} (`inkmill check` lists them all)"
             )
+
+    def _quarantine(self, index: int, reason: str) -> None:
+        folder = self.plan.quarantine
+        if self.plan.on_bad_sample != "quarantine" or folder is None:
+            return
+        from inkmill.data.rejects import quarantine  # here, for it brings all sources along and is hardly ever needed
+
+        quarantine(folder, self.plan.source, index, reason)
+        note = f"bad samples are copied to {folder}"
+        if note not in self.stats.notes:
+            self.stats.notes.append(note)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer stands, as plain values that JSON holds."""

@@ -166,11 +166,11 @@ class BatchMaker:
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:
         key = self._plan.source.key(index)
-        if self._plan.on_bad_sample == "skip":
+        if self._plan.on_bad_sample != "raise":
             return index, key, str(error)
         raise BadSampleError(
             f"sample {key!r} of {self._plan.source.name} cannot be loaded: {error}"
-            " (remove it, or set dataset.on_bad_sample=skip)"
+            " (remove it, or set dataset.on_bad_sample=skip or quarantine)"
         ) from error
 
     def _augment(self, batch: Batch, epoch: int, regions: Regions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -33,11 +34,13 @@ class LoadPlan:
         rank, world_size: which part of each global batch (batch_size * world_size rows) is loaded here.
         bucket_widths: int (N,), the fitted width of each sample; needed where `fit.mode` is "height", and measured by
             `make_loader` where None.
-        on_bad_sample: "raise", or "skip": the row is left out of its batch, counted, and not tried again.
+        on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
+            the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
         engine: "cv" augments here; "none" hands over the pictures as fitted, and the drawn numbers in
             `Batch.extra["table"]` for an engine on the GPU. Polygons are those of the augmented picture either way.
         keep: where fitted pictures are kept.
+        quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
         DataError: the source is empty.
@@ -52,16 +55,19 @@ class LoadPlan:
     rank: int = 0
     world_size: int = 1
     bucket_widths: NDArray[np.integer] | None = None
-    on_bad_sample: Literal["raise", "skip"] = "raise"
+    on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
     max_bad: float = 0.01
     engine: Literal["cv", "none"] = "cv"
     keep: Keep = field(default_factory=Keep)
+    quarantine: Path | None = None
 
     def __post_init__(self) -> None:
         if len(self.source) == 0:
             raise DataError(f"{self.source.name} holds no samples: there is nothing to load")
         if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(f"batch_size {self.batch_size}, rank {self.rank} of {self.world_size} cannot be")
+        if self.on_bad_sample == "quarantine" and self.quarantine is None:
+            raise ValueError("on_bad_sample='quarantine' needs the folder `quarantine`")
         if self.bucket_widths is not None and len(self.bucket_widths) != len(self.source):
             raise ValueError(f"{len(self.bucket_widths)} bucket widths for {len(self.source)} samples")
 
