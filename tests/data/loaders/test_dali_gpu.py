@@ -42,7 +42,7 @@ OPS = [
     ({"op": "contrast", "p": 0.7, "factor": [0.5, 1.5]}, 0.5, 1),
     ({"op": "hue", "p": 0.7, "degrees": [-90, 90]}, 0.5, 1),
     ({"op": "invert", "p": 0.5}, 0, 0),
-    ({"op": "blur", "p": 0.5, "sigma": [0.3, 4]}, 0.5, 1),
+    ({"op": "blur", "p": 0.5, "sigma": [0.3, 4]}, 0.5, 2),
     ({"op": "noise", "p": 0.5, "std": [2, 25]}, 0.5, 1),
     ({"op": "jpeg", "p": 0.5, "quality": [20, 95]}, 1.5, 64),
     ({"op": "cutout", "p": 0.6, "count": 3}, 0, 0),
@@ -87,7 +87,7 @@ def test_fitted_pictures_are_those_of_opencv(
             assert batch.images.device == torch.device("cuda:0")
             assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
             difference = np.abs(batch.images.cpu().numpy().astype(int) - expected.images)
-            assert difference.mean() < (0.5 if decoder == "mixed" else 0.1)
+            assert difference.mean() < (0.5 if decoder == "mixed" else 0.25)
             assert difference.max() <= (8 if decoder == "mixed" else 2)
 
 

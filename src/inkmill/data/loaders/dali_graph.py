@@ -1,6 +1,6 @@
 """The graph of a DALI loader: decode, fit, augment, each on the device that was asked for.
 
-    encoded --decode--> picture --(paste, resize, divide)--> fitted --(repeat last column)--> padded --> augmented
+    encoded --decode--> picture --(halve, resize)--> fitted --(repeat last column)--> padded --> augmented
 
 Everything that differs between samples comes in as an input, so the graph holds no random operator and no state.
 """
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from inkmill.data.augment.apply_dali import DaliEngine, Device, Node
 from inkmill.data.fit import Fit
+from inkmill.data.loaders.dali_fit import HALVINGS
 
 PREFETCH = 2
 """Batches that DALI works ahead."""
@@ -67,7 +68,7 @@ def build_pipeline(
         if placement.augment == "gpu":
             images = images.gpu()
         if not host:
-            images = _fit(images, columns, placement.augment)
+            images = _fit(images, columns)
             if fit.mode != "stretch":
                 images = _pad(images, columns)
         if engine is not None:
@@ -98,20 +99,19 @@ def _decode(encoded: Node, channels: int, device: str) -> Node:
     return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True)
 
 
-def _fit(images: Node, columns: dict[str, Node], device: Device) -> Node:
-    from nvidia.dali import fn, types
+def _fit(images: Node, columns: dict[str, Node]) -> Node:
+    from nvidia.dali import fn
 
-    if columns["shrunk"]:
-        canvas = fn.multi_paste(images, out_anchors=columns["margin"], output_size=columns["canvas"])
-        sums = fn.resize(
-            canvas, size=columns["valid"], roi_start=columns["first"], roi_end=columns["last"], dtype=types.FLOAT
-        )
-        share_y, share_x = columns["inside_y"], columns["inside_x"]
-        if device == "gpu":
-            share_y, share_x = share_y.gpu(), share_x.gpu()
-        images = fn.reinterpret(fn.cast(sums / share_y / share_x, dtype=types.UINT8), layout="HWC")
-    else:
-        images = fn.resize(images, size=columns["valid"])
+    for step in range(HALVINGS):
+        images = _halve(images, columns[f"halved{step}"], columns[f"half{step}"])
+    return fn.resize(images, size=columns["valid"], antialias=False)
+
+
+def _halve(images: Node, needed: Node, size: Node) -> Node:
+    from nvidia.dali import fn
+
+    if needed:
+        images = fn.resize(images, size=size, antialias=False)
     return images
 
 
