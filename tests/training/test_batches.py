@@ -1,0 +1,34 @@
+"""The loaders of a run follow its spec."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from lightning.fabric import Fabric
+
+from inkmill.config.load import load_spec
+from inkmill.training.batches import open_loaders
+from inkmill.training.prepare import prepare
+
+
+def test_a_sample_that_goes_bad_after_the_check_is_quarantined_among_the_results(
+    few_captchas: Path, tmp_path: Path
+) -> None:
+    lines = few_captchas.read_text("utf-8").splitlines()[:40]
+    (tmp_path / "set" / "images").mkdir(parents=True)
+    (tmp_path / "set" / "labels.tsv").write_text("\n".join(lines), "utf-8")
+    for line in lines:
+        name = line.split("\t")[0]
+        shutil.copy(few_captchas.parent / name, tmp_path / "set" / name)
+    settings = ["dataset.workers=0", "dataset.batch_size=8", "dataset.on_bad_sample=quarantine", "train.device=cpu"]
+    spec = load_spec(None, [f"dataset.train={tmp_path / 'set'}", f"results_dir={tmp_path / 'results'}", *settings])
+    prepared = prepare(spec, tmp_path / "check", lambda line: None)
+    key = prepared.train.source.key(3)
+    (tmp_path / "set" / key).write_bytes(b"not an image any more")
+    fabric = Fabric(accelerator="cpu", devices=1)
+    with open_loaders(spec, prepared, fabric, seed=0) as (train, _):
+        assert sum(len(batch) for batch in train) == len(prepared.train.source) - 1
+        assert train.stats.bad_samples == 1
+    noted = (tmp_path / "results" / "train" / "quarantine" / "rejects.tsv").read_text("utf-8")
+    assert noted.startswith(f"{key}\t")
