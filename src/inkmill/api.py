@@ -36,11 +36,11 @@ def load(path: str | Path, device: str | None = None) -> Reader:
     return TorchReader.load(path, device)
 
 
-def train(spec: Spec | str | Path, **overrides: Any) -> TrainResult:
+def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResult:
     """Train a reader and return where it is and how good it is.
 
     Args:
-        spec: a Spec, a spec file, or the name of a preset.
+        spec: a Spec, a spec file, or the name of a preset; without it the defaults count.
         overrides: `dotted_key=value` with the dots written as double underscores: `train__num_epochs=3`.
 
     Raises:
@@ -51,11 +51,11 @@ def train(spec: Spec | str | Path, **overrides: Any) -> TrainResult:
     return run(_spec(spec, overrides))
 
 
-def evaluate(spec: Spec | str | Path, **overrides: Any) -> dict[str, Any]:
+def evaluate(spec: Spec | str | Path | None = None, **overrides: Any) -> dict[str, Any]:
     """Score a reader on the test sets of a spec and return its metrics.
 
     Args:
-        spec: a Spec, a spec file, or the name of a preset.
+        spec: a Spec, a spec file, or the name of a preset; without it the defaults count.
         overrides: as for `train`.
 
     Raises:
@@ -66,7 +66,7 @@ def evaluate(spec: Spec | str | Path, **overrides: Any) -> dict[str, Any]:
     return run(_spec(spec, overrides))
 
 
-def _spec(spec: Spec | str | Path, overrides: dict[str, Any]) -> Spec:
+def _spec(spec: Spec | str | Path | None, overrides: dict[str, Any]) -> Spec:
     from inkmill.config.load import load_spec
     from inkmill.config.spec import Spec as SpecClass
 

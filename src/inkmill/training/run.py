@@ -64,11 +64,19 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
         KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
     """
     console = console or Console(quiet=True)
+    _refuse_what_is_not_there_yet(spec)
     fabric, note = _launch(spec.train)
     if not fabric.is_global_zero:
         return _train(spec, fabric, None, console, "")
     with open_results(spec, "train") as results:
         return _train(spec, fabric, results, console, note)
+
+
+def _refuse_what_is_not_there_yet(spec: Spec) -> None:
+    """TAO's keys are accepted; those that ask for another kind of training must not quietly give an ordinary one."""
+    for key in ("quantize", "pruned_graph_path", "quantize_model_path"):
+        if getattr(spec.model, key):
+            raise ConfigError(f"model.{key}: inkmill cannot train quantised or pruned models yet; leave the key out")
 
 
 def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
