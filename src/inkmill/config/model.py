@@ -19,11 +19,13 @@ class ModelSpec(Section):
     num_fiducial: int = 20
     """Control points of the spline; even and at least 4 (half of them along each edge of the text)."""
     backbone: str = "ResNet"
-    """ResNet, ResNet2X, FAN_tiny_2X, VGG, or the name of any timm model (resnet18, mobilenetv3_small_100 ...)."""
+    """ResNet, ResNet2X, FAN_tiny_2X, VGG, Tiny (for CPUs), ConvMix (for GPUs), or the name of any timm model (resnet18,
+    mobilenetv3_small_100 ...); see docs/models.md."""
     backbone_pretrained: bool = False
     """Start a timm backbone from its published weights (timm downloads them)."""
     feature_channel: int = Field(512, gt=0)
-    """Channels the backbone gives to the sequence stage; FAN_tiny_2X and timm models have their own."""
+    """Channels the backbone gives to the sequence stage; those that are not ResNet, ResNet2X or VGG have
+    their own."""
     sequence: Literal["BiLSTM", "none"] = "BiLSTM"
     """The sequence stage between backbone and head."""
     sequence_layers: int = Field(2, ge=1, le=8)

@@ -3,8 +3,8 @@
 A CPU pays for memory traffic as much as for arithmetic, and depthwise convolutions are all traffic (slower here than
 the dense ones they replace). So: few channels while the map is large, dense 3x3 convolutions with a shortcut, and most
 of the weights where one row is left. There, one attention block that knows each step's place sees the whole line. It
-costs little and matters much: without it CTC stays at answering blanks for ten epochs or for ever, as chance will have
-it; with it, all of seven runs on captchas left that plateau in the first ten.
+costs little and matters much: without it, CTC stayed at answering nothing but blanks for 15 epochs and more in 4 of 7
+trainings on captcha_digits4 (seeds, rates and sizes differed); with it, in none of 15.
 """
 
 from __future__ import annotations
