@@ -23,7 +23,7 @@ from inkmill.data.augment.dali_columns import Columns, columns_of
 from inkmill.data.decode import decode, image_size
 from inkmill.data.image_header import read_header
 from inkmill.data.keep import Store
-from inkmill.data.loaders.dali_fit import Size, dali_decodes, files, fit_columns, netpbm
+from inkmill.data.loaders.dali_fit import Sizes, dali_decodes, files, fit_columns, netpbm
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch
@@ -72,6 +72,7 @@ class DaliFeed:
         self._order = plan.order()
         self._maker = BatchMaker(replace(plan, engine="none"), store, blocked)
         self._augments = plan.augmentation if plan.engine != "none" else None
+        self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32)  # of samples seen, where DALI decodes them
 
     def make(self, epoch: int, number: int, careful: bool) -> Fed:
         """Make the inputs of one batch; never raises, since an error belongs to its batch and not to this moment."""
@@ -93,10 +94,10 @@ class DaliFeed:
             return self._decoded(epoch, number, True)
         width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
         samples = [source.get(i) for i in index.tolist()]
-        images, sizes = zip(*(self._image(sample.image, width) for sample in samples), strict=True)
+        images, sizes = self._images(index, [sample.image for sample in samples], width)
         batch = Batch(
             images=None,
-            widths=np.array([size.valid_width for size in sizes], np.int32),
+            widths=sizes[:, 2],
             targets=[sample.target for sample in samples],
             keys=[sample.key for sample in samples],
             index=index,
@@ -110,17 +111,26 @@ class DaliFeed:
             batch.targets = move_targets(batch.targets, table, made.regions)
             if self._augments is None:
                 batch.extra["table"] = table
-        return Fed(epoch, number, made, self._columns(epoch, files(list(images)), list(sizes), width, index))
+        return Fed(epoch, number, made, self._columns(epoch, files(images), sizes, width, index))
 
-    def _image(self, data: bytes, width: int) -> tuple[bytes, Size]:
+    def _images(self, index: Index, images: list[bytes], width: int) -> tuple[list[bytes], Sizes]:
+        """Return what DALI is to decode, and the sizes of that; a header is read once, not in every epoch."""
+        sizes = self._sizes[index]
+        for row in np.flatnonzero(sizes[:, 0] == 0).tolist():
+            given, (images[row], sizes[row]) = images[row], self._image(images[row], width)
+            if images[row] is given:
+                self._sizes[index[row]] = sizes[row]
+        return images, sizes
+
+    def _image(self, data: bytes, width: int) -> tuple[bytes, tuple[int, int, int]]:
         header, fit = read_header(data), self._plan.fit
         if fit.bucket_width(*header.upright_size) != width:
             raise DataError("this image belongs into another bucket")  # BatchMaker finds the words
         if dali_decodes(data, header, fit):
             across, down = header.upright_size
-            return data, Size(down, across, fit.valid_width(across, down))
+            return data, (down, across, fit.valid_width(across, down))
         image, valid = fit.apply(decode(data, fit.channels))
-        return netpbm(image[:, :valid]), Size(fit.height, valid, valid)
+        return netpbm(image[:, :valid]), (fit.height, valid, valid)
 
     def _decoded(self, epoch: int, number: int, careful: bool) -> Fed:
         """Make a batch as the other loaders do, all but its augmentation."""
@@ -133,20 +143,20 @@ class DaliFeed:
         columns = self._columns(epoch, *self._pixels(batch.images, batch.widths), batch.index)
         return Fed(epoch, number, made, columns, careful=careful)
 
-    def _pixels(self, images: NDArray[np.uint8], widths: NDArray[np.int32]) -> tuple[Any, list[Size], int]:
-        sizes = [Size(images.shape[1], width, width) for width in widths.tolist()]
+    def _pixels(self, images: NDArray[np.uint8], widths: NDArray[np.int32]) -> tuple[Any, Sizes, int]:
+        sizes = np.stack([np.full_like(widths, images.shape[1]), widths, widths], axis=1)
         if self._fitted:
             return images, sizes, images.shape[2]
-        bitmaps = [netpbm(image[:, : size.width]) for image, size in zip(images, sizes, strict=True)]
+        bitmaps = [netpbm(image[:, :width]) for image, width in zip(images, widths, strict=True)]
         return files(bitmaps), sizes, images.shape[2]
 
-    def _nothing(self) -> tuple[Any, list[Size], int]:
+    def _nothing(self) -> tuple[Any, Sizes, int]:
         """Return one black picture: DALI takes no empty batch."""
         fit = self._plan.fit
         black = np.zeros((1, fit.height, fit.width, fit.channels), np.uint8)
         return self._pixels(black, np.array([fit.width], np.int32))
 
-    def _columns(self, epoch: int, images: Any, sizes: list[Size], width: int, index: Index | None) -> Columns:
+    def _columns(self, epoch: int, images: Any, sizes: Sizes, width: int, index: Index | None) -> Columns:
         plan = self._plan
         columns: Columns = {"images": images}
         if not self._fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,8 @@ _JPEG_END = b"\xff\xd9"
 _PNG_TYPES_WITHOUT_ALPHA = (0, 2, 3)
 
 
-class Size(NamedTuple):
-    """Of one image: as decoded, and the part of the input that it fills."""
-
-    height: int
-    width: int
-    valid_width: int
+Sizes = NDArray[np.int32]
+"""(B, 3): rows and columns of each decoded image, and how many columns of the input it fills."""
 
 
 def dali_decodes(data: bytes, header: ImageHeader, fit: Fit) -> bool:
@@ -66,7 +62,7 @@ def files(images: list[bytes]) -> Any:
     return np.frombuffer(b"".join(image.ljust(longest, b"\0") for image in images), np.uint8).reshape(-1, longest)
 
 
-def fit_columns(sizes: list[Size], fit: Fit, width: int) -> Columns:
+def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
     """Return the graph's inputs that fit a batch: the sizes that `inkmill.data.fit.resize` goes through.
 
     Args:
@@ -74,8 +70,8 @@ def fit_columns(sizes: list[Size], fit: Fit, width: int) -> Columns:
         fit: how they are fitted.
         width: columns of the batch, padding included.
     """
-    size = np.array([one[:2] for one in sizes], np.int32)
-    valid = np.array([(fit.height, one.valid_width) for one in sizes], np.int32)
+    size = sizes[:, :2]
+    valid = np.stack([np.full_like(sizes[:, 2], fit.height), sizes[:, 2]], axis=1)
     columns: Columns = {"valid": valid.astype(np.float32)}
     for step in range(HALVINGS):
         too_large = size > 2 * valid
