@@ -9,7 +9,7 @@ import pytest
 
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.augment.apply_dali import apply_dali
-from inkmill.data.augment.spec import load_preset, parse_ops, preset_names
+from inkmill.data.augment.spec import Jpeg, load_preset, parse_ops, preset_names
 from inkmill.data.augment.table import Table
 from inkmill.data.decode import decode
 from inkmill.data.fit import Fit
@@ -69,11 +69,15 @@ def test_an_op_shows_what_opencv_shows(pictures, channels, op, tolerance):
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_shows_what_opencv_shows(pictures, channels, preset):
-    images = pictures[channels]
-    table = drawn(load_preset(preset), len(images))
-    difference = np.abs(apply_dali(images, table).astype(int) - apply_cv(images, table))
-    assert difference.mean() < 0.2
-    assert difference.max() <= 16  # a single step of 1 before the JPEG may flip one of its coefficients
+    images, changes = pictures[channels], load_preset(preset)
+
+    def difference(some):
+        table = drawn(some, len(images))
+        return np.abs(apply_dali(images, table).astype(int) - apply_cv(images, table))
+
+    assert difference(changes).mean() < 0.2
+    # A step of 1 before a JPEG may move one of its coefficients by a whole quantum, so the largest is bound without it.
+    assert difference([change for change in changes if not isinstance(change, Jpeg)]).max() <= 4
 
 
 def test_a_table_of_another_size_is_refused(pictures):
