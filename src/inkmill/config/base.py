@@ -8,4 +8,6 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A section of a spec."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=(), use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, protected_namespaces=(), use_attribute_docstrings=True
+    )

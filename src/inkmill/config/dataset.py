@@ -106,7 +106,7 @@ class DatasetSpec(Section):
     keep_dir: str | None = None
     """Folder of the disk tier; ~/.cache/inkmill by default."""
     augment_on: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where random changes are applied; auto takes the training device."""
+    """Where random changes are applied; auto takes the GPU where there is one and the input size is fixed."""
     decode_on: Literal["cpu", "mixed"] = "cpu"
     """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)

@@ -20,6 +20,10 @@ def _as_ids(value: Any) -> Any:
     return [value] if isinstance(value, int) else value
 
 
+ScheduleName = Literal["constant", "cosine", "one_cycle", "multistep", "plateau"]
+Schedule = Annotated[ScheduleName, BeforeValidator(_schedule)]
+
+
 class OptimSpec(Section):
     """Optimiser and learning rate."""
 
@@ -31,7 +35,7 @@ class OptimSpec(Section):
     """beta1 of adam and adamw, rho of adadelta is 0.95 whatever this says."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay; biases and norms are left out of it."""
-    lr_scheduler: Annotated[Literal["constant", "cosine", "one_cycle", "multistep", "plateau"], BeforeValidator(_schedule)] = "constant"
+    lr_scheduler: Schedule = "constant"
     """How the learning rate moves. TAO's MultiStep and AutoReduce are accepted, and here they work."""
     warmup_epochs: float = Field(0.0, ge=0)
     """Epochs (parts of one too) over which the learning rate rises from near 0."""
@@ -115,7 +119,11 @@ class TrainSpec(Section):
     @model_validator(mode="after")
     def _intervals_happen(self) -> TrainSpec:
         if self.validation_interval > self.num_epochs:
-            raise ValueError(f"validation_interval ({self.validation_interval}) must not exceed num_epochs ({self.num_epochs})")
+            raise ValueError(
+                f"validation_interval ({self.validation_interval}) must not exceed num_epochs ({self.num_epochs})"
+            )
         if self.checkpoint_interval_unit == "epoch" and self.checkpoint_interval > self.num_epochs:
-            raise ValueError(f"checkpoint_interval ({self.checkpoint_interval}) must not exceed num_epochs ({self.num_epochs})")
+            raise ValueError(
+                f"checkpoint_interval ({self.checkpoint_interval}) must not exceed num_epochs ({self.num_epochs})"
+            )
         return self

@@ -16,6 +16,7 @@ from inkmill.config.dataset import DatasetSpec
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.augment import Augmentation
+from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
@@ -50,7 +51,7 @@ def open_loaders(
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
-        engine="none" if _augments_on_gpu(dataset, fabric) else "cv",
+        engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
         keep=_keep(dataset),
     )
     with ExitStack() as stack:
@@ -90,22 +91,27 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
     return make_loader(plan, workers, dataset.loader)
 
 
-def training_input(batch: Batch) -> Tensor:
-    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
+def training_input(batch: Batch, batch_size: int) -> Tensor:
+    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU.
+
+    Only batches of the full size go through the compiled pass: a shorter one would be compiled anew for half a minute.
+    """
     images: Tensor = batch.images
     table = batch.extra.get("table")
     if table is not None and len(table):
         from inkmill.data.augment.apply_torch import apply_torch
 
         with torch.no_grad():
-            images = apply_torch(images, table)
+            images = apply_torch(images, table, compiled=None if len(batch) == batch_size else False)
     return to_input(images)
 
 
-def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric) -> bool:
+def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
     on_gpu = fabric.device.type == "cuda"
     if dataset.augment_on == "gpu" and not on_gpu:
         raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
+    if dataset.augment_on == "auto" and fit.mode == "height":
+        return False  # every width of the input would be compiled anew
     return on_gpu and dataset.augment_on != "cpu"
 
 

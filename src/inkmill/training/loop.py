@@ -135,7 +135,7 @@ class TrainingLoop:
         targets = torch.from_numpy(ids).to(self.fabric.device, non_blocking=True)
         lengths_tensor = torch.from_numpy(lengths).to(self.fabric.device, non_blocking=True)
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps):
-            logits = self.wrapped(training_input(batch), targets)
+            logits = self.wrapped(training_input(batch, self.spec.dataset.batch_size), targets)
             loss = self.model.loss(logits, targets, lengths_tensor) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)

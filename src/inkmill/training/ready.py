@@ -67,7 +67,7 @@ class ReadyLoader:
                 continue
             texts = self._normaliser.apply_all(batch.texts)
             ids, lengths = (torch.from_numpy(part) for part in self._codec.encode(texts))
-            images = training_input(batch)
+            images = training_input(batch, self.plan.batch_size)
             device = images.device
             targets = ids.to(device, non_blocking=True), lengths.to(device, non_blocking=True)
             yield TextBatch(images, *targets, texts, batch.keys)
