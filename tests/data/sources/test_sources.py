@@ -203,6 +203,23 @@ def test_a_source_in_use_works_in_a_spawned_process_and_in_threads(kind: str, fo
         assert all(all_read == here for all_read in threads.map(read_all, [source] * 8))
 
 
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12, of any fork
+@pytest.mark.parametrize("kind", ["tsv", "lmdb", "shards"])
+def test_a_source_in_use_works_in_a_forked_process(kind: str, folder: Path, tmp_path: Path) -> None:
+    convert(source_of(folder), tmp_path / kind, kind, shard_size=2)
+    source = source_of(tmp_path / kind)
+    here = read_all(source)
+    context = multiprocessing.get_context("fork")  # torch's DataLoader does so on Linux
+    ours, theirs = context.Pipe()
+    child = context.Process(target=lambda: theirs.send(read_all(source)))
+    child.start()
+    theirs.close()
+    assert ours.recv() == here
+    child.join()
+    assert read_all(source) == here
+
+
 def make_tar(path: Path, members: dict[str, bytes]) -> Path:
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():

@@ -109,15 +109,30 @@ class _Environment:
         count: int = self._env.stat()["entries"]
         return count
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """Let go of the file."""
         if hasattr(self, "_env"):
             self._env.close()
+
+    __del__ = close
 
 
 # One environment for each file and process: LMDB refuses to open a file twice. The file's identity is part of the key,
 # so an LMDB that was replaced under the same name is opened anew.
 _ENVIRONMENTS: weakref.WeakValueDictionary[tuple[int, int, int], _Environment] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+
+
+def _leave_parents() -> None:
+    """In a forked child: close what the parent had open, which lmdb would else take for this process's own."""
+    global _LOCK
+    _LOCK = threading.Lock()  # a thread that is not in this process may have held it
+    for environment in list(_ENVIRONMENTS.values()):
+        environment.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_parents)
 
 
 def _open(folder: Path) -> _Environment:
