@@ -36,6 +36,21 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], ReaderCard]:
     Raises:
         ModelFileError: missing, damaged, or not written by inkmill.
     """
+    weights, card = read_any(path)
+    if card is None:
+        raise ModelFileError(
+            f"{path}: no reader of inkmill, for it does not say its input and characters; "
+            f"train from it with train.pretrained_model_path={path}, and read with the file that training writes"
+        )
+    return weights, card
+
+
+def read_any(path: Path) -> tuple[dict[str, Any], ReaderCard | None]:
+    """Read weights and card of a file of inkmill, or what another program's file holds, without a card.
+
+    Raises:
+        ModelFileError: missing or damaged, or it holds code.
+    """
     if not path.is_file():
         raise ModelFileError(
             f"{path}: no such model file; give the .safetensors or .pth file that `inkmill train` wrote"
@@ -44,10 +59,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], ReaderCard]:
         return _from_safetensors(path)
     state = load_checkpoint(path)
     if "reader" not in state or "model" not in state:
-        raise ModelFileError(
-            f"{path}: a checkpoint without a reader's card, so its characters are unknown; "
-            "fine-tune from it with train.pretrained_model_path"
-        )
+        return state, None
     return state["model"], ReaderCard.from_json(state["reader"], str(path))
 
 
@@ -92,15 +104,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], ReaderCard]:
+def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], ReaderCard | None]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
     except SafetensorError as error:
         raise ModelFileError(f"{path}: damaged, or not a safetensors file ({error})") from error
-    if "inkmill" not in metadata:
-        raise ModelFileError(
-            f"{path}: a safetensors file without a reader's card; give the best_accuracy.safetensors of `inkmill train`"
-        )
-    return weights, ReaderCard.from_json(metadata["inkmill"], str(path))
+    card = ReaderCard.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
+    return weights, card

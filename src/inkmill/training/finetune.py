@@ -7,22 +7,30 @@ be taken is counted and shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from inkmill.errors import ModelFileError
-from inkmill.models.file import load_checkpoint, read_weights
+from inkmill.errors import CharsetError, ConfigError, ModelFileError
+from inkmill.models.clova_names import in_our_names
+from inkmill.models.file import read_any
+from inkmill.models.heads import AttentionHead, CTCHead
 from inkmill.models.recognizer import Recognizer
 from inkmill.text.charset import Charset
 
 WRAPPERS = ("state_dict", "model", "net", "model_state_dict")
 """Keys under which other programs keep their weights."""
 PREFIXES = ("module.", "model.", "_orig_mod.")
-"""What other programs put before every name."""
+"""What DataParallel, Lightning and torch.compile put before every name."""
+TELLING = {"head.cell.weight_ih": "Attn", "head.queries": "Slots"}
+"""Tensors that tell the head of a file without a card."""
+SHOWN = 8
+"""How many tensors that start anew the report names."""
 
 
 @dataclass
@@ -51,101 +59,159 @@ class RemapReport:
                 f"head matched by character: {len(self.head_kept)} kept, {len(self.head_new)} new"
                 + (f" ({_shortened(self.head_new)})" if self.head_new else "")
             )
-        lines += [f"  anew: {name} ({why})" for name, why in list(self.fresh.items())[:8]]
-        if len(self.fresh) > 8:
-            lines.append(f"  and {len(self.fresh) - 8} more")
+        lines += [f"  anew: {name} ({why})" for name, why in list(self.fresh.items())[:SHOWN]]
+        if len(self.fresh) > SHOWN:
+            lines.append(f"  and {len(self.fresh) - SHOWN} more")
+        parts = Counter(name.partition(".")[0] for name in self.unused)
+        lines += [f"  unused: {part} ({count} tensors)" for part, count in parts.most_common(SHOWN)]
         return lines
 
 
-def start_from(model: Recognizer, charset: Charset, path: Path) -> RemapReport:
+@dataclass(frozen=True)
+class _Source:
+    """What a file holds: its tensors, its kind of head, and its characters where they are known."""
+
+    weights: dict[str, Tensor]
+    prediction: str
+    charset: Charset | None
+
+    def head_differs(self, model: Recognizer) -> str:
+        """Return why no row of the head can be taken, or nothing."""
+        if self.prediction != model.spec.prediction:
+            return f"the head of the file is {self.prediction}, here it is {model.spec.prediction}"
+        if self.charset is None:
+            return "the file does not say which characters its rows are: give train.pretrained_character_list"
+        return ""
+
+
+@dataclass(frozen=True)
+class _Match:
+    """Which classes of the file go where: the decoder's own ones and the characters that both sides know."""
+
+    to: Tensor
+    places: Tensor
+    count: int
+    """Classes of the file."""
+
+
+def start_from(model: Recognizer, charset: Charset, path: Path, listed: Charset | None = None) -> RemapReport:
     """Give `model` the weights of a file, as far as they fit.
 
     Args:
         model: a fresh recogniser; changed in place.
         charset: its characters.
-        path: a .safetensors or .pth file of inkmill, or a state_dict of another program.
+        path: a .safetensors or .pth file of inkmill, or a state_dict of another program; the names of CLOVA's
+            deep-text-recognition-benchmark and TAO OCRNet are understood.
+        listed: the characters of such a state_dict, in class order; without them its head is not taken.
 
     Raises:
         ModelFileError: the file cannot be read, or nothing in it fits this model.
+        CharsetError: `listed` has another number of characters than the file.
+        ConfigError: `listed` for a file that holds its characters itself.
     """
-    weights, old_charset = _weights_of(path)
+    source = _open(path, listed)
+    weights, old = source.weights, source.charset
+    count = len(weights)
+    axes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}
+    match = None if old is None or source.head_differs(model) else _match(model.head.specials, charset, old)
     report = RemapReport()
-    own = model.state_dict()
-    classes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}
-    with torch.no_grad():
-        for name, tensor in own.items():
-            old = weights.pop(name, None)
-            if old is None:
-                report.fresh[name] = "not in the file"
-            elif name in classes:
-                _remap(tensor, old, classes[name], model.head.specials, charset, old_charset, name, report)
-            elif old.shape != tensor.shape:
-                report.fresh[name] = f"{tuple(old.shape)} in the file, {tuple(tensor.shape)} here"
-            else:
-                tensor.copy_(old)
-                report.taken += 1
+    for name, tensor in model.state_dict().items():
+        theirs = weights.pop(name, None)
+        if theirs is None:
+            reason = "not in the file"
+        elif name not in axes:
+            reason = _copy(tensor, theirs)
+        elif match is None:
+            reason = source.head_differs(model)
+        else:
+            reason = _copy_classes(tensor, theirs, axes[name], match)
+        if reason:
+            report.fresh[name] = reason
+        else:
+            report.taken += 1
     report.unused = sorted(weights)
     if report.taken == 0:
         raise ModelFileError(
-            f"{path}: none of its {len(report.unused)} tensors fits this model; give the architecture it was made for"
+            f"{path}: none of its {count} tensors fits this model; give the architecture it was made for"
         )
+    if old is not None and not axes.keys() <= report.fresh.keys():
+        report.head_kept = "".join(char for char in charset.chars if char in old)
+        report.head_new = old.unknown("".join(charset.chars))
     return report
 
 
-def _weights_of(path: Path) -> tuple[dict[str, Tensor], Charset | None]:
-    if path.suffix == ".safetensors":
-        weights, card = read_weights(path)
-        return weights, card.characters()
-    state = load_checkpoint(path)
-    if "reader" in state:
-        weights, card = read_weights(path)
-        return weights, card.characters()
+def _open(path: Path, listed: Charset | None) -> _Source:
+    state, card = read_any(path)
+    if card is not None:
+        if listed is not None:
+            raise ConfigError(f"{path} holds its characters itself: leave train.pretrained_character_list out")
+        return _Source(state, card.model.prediction, card.characters())
+    weights = in_our_names(_tensors(state))
+    if not weights:
+        raise ModelFileError(f"{path}: holds no weights; give a checkpoint or a state_dict")
+    prediction = next((head for name, head in TELLING.items() if name in weights), "CTC")
+    if listed is not None:
+        _check_count(path, weights, prediction, listed)
+    return _Source(weights, prediction, listed)
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of another program's file under their plain names; of equals, the later keeps its prefix."""
     inner = next((state[key] for key in WRAPPERS if isinstance(state.get(key), Mapping)), state)
-    tensors = {_plain_name(name): value for name, value in inner.items() if isinstance(value, Tensor)}
-    if not tensors:
-        raise ModelFileError(f"{path}: holds no weights")
-    return tensors, None
+    tensors: dict[str, Tensor] = {}
+    for name, value in inner.items():
+        if isinstance(value, Tensor):
+            plain = _plain(str(name))
+            tensors[str(name) if plain in tensors else plain] = value
+    return tensors
 
 
-def _plain_name(name: str) -> str:
-    for prefix in PREFIXES:
+def _plain(name: str) -> str:
+    while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), None):
         name = name.removeprefix(prefix)
     return name
 
 
-def _remap(
-    tensor: Tensor,
-    old: Tensor,
-    place: tuple[int, int],
-    specials: int,
-    charset: Charset,
-    old_charset: Charset | None,
-    name: str,
-    report: RemapReport,
-) -> None:
-    """Copy the rows of the decoder's own classes and of every character that both sides know.
+def _check_count(path: Path, weights: Mapping[str, Tensor], prediction: str, listed: Charset) -> None:
+    bias = weights.get("head.classes.bias")
+    if bias is None:
+        return  # no head that we know, which the report says
+    count = bias.numel() - (AttentionHead if prediction == "Attn" else CTCHead).specials
+    if count != len(listed):
+        raise CharsetError(
+            f"train.pretrained_character_list lists {len(listed)} characters, but the head of {path} has {count}: "
+            "give the list that it was trained with"
+        )
 
-    `place` is (dimension, offset): classes start at index `offset` of that dimension; what lies before is copied.
+
+def _copy(tensor: Tensor, old: Tensor) -> str:
+    """Copy a tensor whose shape fits; return why not."""
+    if old.shape != tensor.shape:
+        return f"{tuple(old.shape)} in the file, {tuple(tensor.shape)} here"
+    tensor.copy_(old)
+    return ""
+
+
+def _match(specials: int, new: Charset, old: Charset) -> _Match:
+    position = {char: specials + index for index, char in enumerate(old.chars)}
+    shared = [(specials + index, position[char]) for index, char in enumerate(new.chars) if char in position]
+    to, places = torch.tensor([(number, number) for number in range(specials)] + shared).T
+    return _Match(to, places, specials + len(old))
+
+
+def _copy_classes(tensor: Tensor, old: Tensor, axis: tuple[int, int], match: _Match) -> str:
+    """Copy the rows of matching classes; return why not.
+
+    `axis` is (dimension, offset): classes start at index `offset` of that dimension; what lies before is copied.
     """
-    dimension, offset = place
-    if old_charset is None:
-        report.fresh[name] = "the file does not say which characters its rows are"
-        return
-    new_chars, old_chars = charset.chars, old_charset.chars
-    rest_new = tensor.shape[:dimension] + tensor.shape[dimension + 1 :]
-    rest_old = old.shape[:dimension] + old.shape[dimension + 1 :]
-    if rest_new != rest_old or old.shape[dimension] != offset + specials + len(old_chars):
-        report.fresh[name] = f"{tuple(old.shape)} in the file, {tuple(tensor.shape)} here"
-        return
-    position = {char: index for index, char in enumerate(old_chars)}
-    shared = [(new, position[char]) for new, char in enumerate(new_chars) if char in position]
-    head = offset + specials
-    to = list(range(head)) + [head + new for new, _ in shared]
-    source = list(range(head)) + [head + index for _, index in shared]
-    tensor.index_copy_(dimension, torch.tensor(to), old.index_select(dimension, torch.tensor(source)).to(tensor.dtype))
-    report.taken += 1
-    report.head_kept = "".join(char for char in new_chars if char in position)
-    report.head_new = "".join(char for char in new_chars if char not in position)
+    dimension, offset = axis
+    expected = list(tensor.shape)
+    expected[dimension] = offset + match.count
+    if list(old.shape) != expected:
+        return f"{tuple(old.shape)} in the file, {tuple(tensor.shape)} here"
+    to, places = (torch.cat([torch.arange(offset), offset + part]) for part in (match.to, match.places))
+    tensor.index_copy_(dimension, to, old.index_select(dimension, places).to(tensor.dtype))
+    return ""
 
 
 def _shortened(chars: str, most: int = 40) -> str:
