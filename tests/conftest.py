@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import tarfile
 from pathlib import Path
 
 import pytest
+
+# Started in the background, a shell hands down "ignore Ctrl-C", which the children under test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CAPTCHAS = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 

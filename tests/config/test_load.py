@@ -70,7 +70,7 @@ def test_the_presets_are_those_that_the_documentation_names() -> None:
 def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:
     file = write("train: {num_epochs: 3, gpu_ids: [1, 2]}\nmodel: {hidden_size: 64}\n")
     spec = load_spec(file, ["train.gpu_ids=[0]", "train.optim.lr=0.5"], preset="captcha")
-    assert spec.model.backbone == "VGG"
+    assert spec.model.backbone == "Tiny"
     assert (spec.model.hidden_size, spec.train.num_epochs, spec.train.gpu_ids) == (64, 3, [0])
     assert (spec.train.optim.lr, spec.train.optim.name) == (0.5, "adamw")
 
@@ -171,7 +171,7 @@ SOURCE = "{path, gt_file, format, weight}"
         ("dataset: {train: 3}", f"spec.yaml:1: dataset.train must be a list of paths or of {SOURCE}, not 3"),
         ("dataset: {train: [{gt_file: x}]}", "spec.yaml:1: dataset.train[0].path is missing: expected text"),
         ("train: {num_epochs: '??'}", "spec.yaml:1: train.num_epochs stands as '??', which means"),
-        ("train: {num_epochs: 2, validation_interval: 5}", "train: validation_interval (5) must not exceed"),
+        ("model: {TPS: true, input_fit: height}", "model: TPS needs a fixed input width"),
         ("train: {a: 1, num_epochs: x}", "(and 1 more problem)"),
         ("- a\n- b\n", "spec.yaml: expected keys such as 'train:' and 'dataset:', not list data"),
         ("a: 1\na: 2\n", "spec.yaml:2: the key 'a' is given twice"),
@@ -208,7 +208,7 @@ def test_a_name_that_is_neither_file_nor_preset_is_told_the_presets() -> None:
 def test_a_folder_named_like_a_preset_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "captcha").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert load_spec("captcha").model.backbone == "VGG"
+    assert load_spec("captcha").model.backbone == "Tiny"
 
 
 def test_arguments_are_paths_or_overrides() -> None:

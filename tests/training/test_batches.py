@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import pytest
 from lightning.fabric import Fabric
 
 from inkmill.config.load import load_spec
@@ -32,3 +34,18 @@ def test_a_sample_that_goes_bad_after_the_check_is_quarantined_among_the_results
         assert train.stats.bad_samples == 1
     noted = (tmp_path / "results" / "train" / "quarantine" / "rejects.tsv").read_text("utf-8")
     assert noted.startswith(f"{key}\t")
+
+
+def test_a_spec_that_names_an_albumentations_pipeline_loads_with_it(few_captchas: Path, tmp_path: Path) -> None:
+    pytest.importorskip("albumentations")
+    file = tmp_path / "pipeline.json"
+    file.write_text(json.dumps({"transform": {"__class_fullname__": "InvertImg", "p": 1.0}}), "utf-8")
+    fabric = Fabric(accelerator="cpu", devices=1)
+    shown = []
+    for changes in ([], [f"dataset.augmentation.albumentations={file}"]):
+        settings = [f"dataset.train={few_captchas}", "dataset.workers=0", "train.device=cpu", *changes]
+        spec = load_spec(None, [*settings, f"results_dir={tmp_path / 'results'}"])
+        with open_loaders(spec, prepare(spec, tmp_path / "check", lambda line: None), fabric, seed=0) as (train, _):
+            shown.append(next(iter(train)))
+    assert shown[0].keys == shown[1].keys
+    assert (shown[0].images == 255 - shown[1].images).all()

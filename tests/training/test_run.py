@@ -12,6 +12,7 @@ import torch
 
 import inkmill
 from inkmill.config.dataset import SourceSpec
+from inkmill.config.load import load_spec, preset_names
 from inkmill.config.spec import Spec
 from inkmill.errors import ConfigError, DataError, ModelFileError, TrainingError
 from inkmill.models.file import load_checkpoint, read_weights, save_reader
@@ -69,12 +70,13 @@ def test_taos_keep_aspect_ratio_trains_with_its_augmentation(small_spec: MakeSpe
     assert math.isfinite(train(spec).metrics["history"][-1]["train_loss"])
 
 
-def test_resume_in_the_middle_of_an_epoch_ends_as_the_run_that_never_stopped(
-    small_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("interval", "cut_at"), [(3, 11), (7, 9)], ids=["within an epoch", "after its last batch"])
+def test_resume_ends_as_the_run_that_never_stopped(
+    small_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int, cut_at: int
 ) -> None:
     settings = [
         "train.checkpoint_interval_unit=step",
-        "train.checkpoint_interval=3",
+        f"train.checkpoint_interval={interval}",
         "train.model_ema=true",
         "train.optim.lr_scheduler=plateau",
         "train.optim.warmup_epochs=1",
@@ -84,13 +86,13 @@ def test_resume_in_the_middle_of_an_epoch_ends_as_the_run_that_never_stopped(
     whole = train(small_spec(*settings, f"results_dir={tmp_path / 'whole'}"))
     step = TrainingLoop._after_step
 
-    def stop_at_11(self: TrainingLoop) -> None:
+    def stop_at(self: TrainingLoop) -> None:
         step(self)
-        if self.progress.step == 11:
+        if self.progress.step == cut_at:
             raise RuntimeError("the power went out")
 
     cut = small_spec(*settings, f"results_dir={tmp_path / 'cut'}")
-    monkeypatch.setattr(TrainingLoop, "_after_step", stop_at_11)
+    monkeypatch.setattr(TrainingLoop, "_after_step", stop_at)
     with pytest.raises(RuntimeError, match="power"):
         train(cut)
     monkeypatch.undo()
@@ -279,3 +281,14 @@ def test_every_way_of_loading_trains_the_same_model(small_spec: MakeSpec, tmp_pa
     exact = "dali" not in how[0]
     for theirs, ours in zip(plain.metrics["history"], other.metrics["history"], strict=True):
         assert ours["train_loss"] == (theirs["train_loss"] if exact else pytest.approx(theirs["train_loss"], rel=0.05))
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_trains(preset: str, few_captchas: Path, tmp_path: Path) -> None:
+    lines = few_captchas.read_text("utf-8").splitlines()
+    some = few_captchas.with_name(f"some-{preset}.tsv")
+    some.write_text("\n".join(lines[:20]) + "\n", "utf-8")
+    spec = load_spec(preset, [f"dataset.train={some}", f"dataset.val={some}", f"results_dir={tmp_path}"])
+    spec.train.validation_interval = spec.train.num_epochs = 1
+    spec.dataset.workers, spec.dataset.batch_size = 0, 10
+    assert math.isfinite(train(spec).metrics["history"][0]["train_loss"])

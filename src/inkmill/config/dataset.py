@@ -57,6 +57,16 @@ class AugmentationSpec(Section):
     """Name of a shipped list of changes; see docs/augmentation.md."""
     ops: list[dict[str, Any]] = Field(default_factory=list)
     """List of changes, each {op: NAME, p: probability, its ranges ...}; see docs/augmentation.md."""
+    albumentations: str | None = None
+    """Instead of all of the above: a file that albumentations.save wrote (YAML or JSON)."""
+
+    @model_validator(mode="after")
+    def _albumentations_comes_alone(self) -> AugmentationSpec:
+        others = {"aug_prob": self.aug_prob, "preset": self.preset, "ops": self.ops}
+        if self.albumentations and any(others.values()):
+            given = " and ".join(name for name, value in others.items() if value)
+            raise ValueError(f"an albumentations pipeline cannot be combined with {given}: give one of them")
+        return self
 
 
 class CalibrationImages(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from inkmill.config.base import Section
 
@@ -78,13 +78,13 @@ class TrainSpec(Section):
     num_epochs: int = Field(10, ge=1)
     """Passes over the training data."""
     checkpoint_interval: int = Field(1, ge=1)
-    """Epochs (or steps) between checkpoints."""
+    """Epochs (or steps) between checkpoints; one is also written at the end."""
     checkpoint_interval_unit: Literal["epoch", "step"] = "epoch"
     """Unit of checkpoint_interval."""
     keep_checkpoints: int = Field(3, ge=1)
     """How many of the newest checkpoints stay; older ones are deleted."""
     validation_interval: int = Field(1, ge=1)
-    """Epochs between validations."""
+    """Epochs between validations; one also follows the last epoch."""
     resume_training_checkpoint_path: str | None = None
     """Checkpoint to resume from; without it the newest of results_dir is used."""
     results_dir: str | None = None
@@ -115,15 +115,3 @@ class TrainSpec(Section):
     """Stop after this many validations without a better score."""
     log_every: int = Field(20, ge=1)
     """Steps between two lines in the logs."""
-
-    @model_validator(mode="after")
-    def _intervals_happen(self) -> TrainSpec:
-        if self.validation_interval > self.num_epochs:
-            raise ValueError(
-                f"validation_interval ({self.validation_interval}) must not exceed num_epochs ({self.num_epochs})"
-            )
-        if self.checkpoint_interval_unit == "epoch" and self.checkpoint_interval > self.num_epochs:
-            raise ValueError(
-                f"checkpoint_interval ({self.checkpoint_interval}) must not exceed num_epochs ({self.num_epochs})"
-            )
-        return self

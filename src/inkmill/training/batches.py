@@ -15,7 +15,7 @@ from torch import Tensor
 from inkmill.config.dataset import DatasetSpec
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data.augment import Augmentation
+from inkmill.data.augment import open_augmentation
 from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
@@ -43,7 +43,7 @@ def open_loaders(
     plan = LoadPlan(
         prepared.train.source,
         prepared.fit,
-        augmentation=Augmentation.from_spec(dataset.augmentation),
+        augmentation=open_augmentation(dataset.augmentation),
         batch_size=dataset.batch_size,
         seed=seed,
         rank=fabric.global_rank,
@@ -82,7 +82,8 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         from inkmill.data.loaders.dali import DaliLoader
 
         gpu = device.index or 0 if device.type == "cuda" else None
-        augment: Literal["cpu", "gpu"] = "gpu" if gpu is not None and dataset.augment_on != "cpu" else "cpu"
+        on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
+        augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
         return DaliLoader(replace(plan, engine="cv"), dataset.decode_on, augment, gpu, workers)
     if dataset.keep == "gpu":
         from inkmill.data.loaders.resident import ResidentLoader
@@ -110,8 +111,8 @@ def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
     on_gpu = fabric.device.type == "cuda"
     if dataset.augment_on == "gpu" and not on_gpu:
         raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
-    if dataset.augment_on == "auto" and fit.mode == "height":
-        return False  # every width of the input would be compiled anew
+    if dataset.augment_on == "auto" and (fit.mode == "height" or dataset.augmentation.albumentations):
+        return False  # every width of the input would be compiled anew, and foreign code knows no GPU
     return on_gpu and dataset.augment_on != "cpu"
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from inkmill.config.dataset import AugmentationSpec, SourceSpec
-from inkmill.data.augment import Augmentation
+from inkmill.data.augment import open_augmentation
 from inkmill.data.dali import dali_extra, has_dali
 from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
@@ -104,7 +104,7 @@ class TextDataModule(LightningDataModule):
         self._workers, self._use_dali = num_workers, use_dali
         if isinstance(augmentation, str):
             augmentation = AugmentationSpec(preset=augmentation)
-        self._augmentation = None if augmentation is None else Augmentation.from_spec(augmentation)
+        self._augmentation = None if augmentation is None else open_augmentation(augmentation)
         self._options = {
             "fit": fit,
             "batch_size": batch_size,
@@ -183,10 +183,13 @@ class TextDataModule(LightningDataModule):
             from inkmill.data.loaders.dali import DaliLoader
 
             number = torch.cuda.current_device() if device.index is None else device.index
+            if plan.pipeline is not None:
+                return DaliLoader(plan, device_id=number)
             return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number)
         if self._use_dali:
             self._say_without_dali(device)
-        engine: Literal["cv", "none"] = "none" if device.type == "cuda" else "cv"
+        on_gpu = device.type == "cuda" and plan.pipeline is None
+        engine: Literal["cv", "none"] = "none" if on_gpu else "cv"
         return DeviceLoader(make_loader(replace(plan, engine=engine), workers), device)
 
     def _say_without_dali(self, device: torch.device) -> None:

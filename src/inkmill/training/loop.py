@@ -80,7 +80,7 @@ class TrainingLoop:
         self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
         self.loader, self.val_loaders = loaders
         settings = spec.train
-        if fabric.device.type == "cuda" and settings.channels_last:
+        if settings.channels_last and (fabric.device.type == "cuda" or fabric.world_size > 1):
             model = model.to(memory_format=torch.channels_last)
         self.model = model.to(fabric.device)
         self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
@@ -116,15 +116,16 @@ class TrainingLoop:
     def _train_epoch(self) -> None:
         progress, settings = self.progress, self.spec.train
         self.model.train()
-        self.loader.set_epoch(progress.epoch)
-        self.reporter.epoch_starts(progress.epoch, progress.batches, len(self.loader), self.loader.stats)
         last = len(self.loader)
-        for batch in self.loader:
-            progress.batches += 1
-            steps = progress.batches % settings.accumulate == 0 or progress.batches == last
-            self._train_batch(batch, steps)
-            if steps:
-                self._after_step()
+        self.reporter.epoch_starts(progress.epoch, progress.batches, last, self.loader.stats)
+        if progress.batches < last:  # else the checkpoint was taken after the last batch of its epoch
+            self.loader.set_epoch(progress.epoch)
+            for batch in self.loader:
+                progress.batches += 1
+                steps = progress.batches % settings.accumulate == 0 or progress.batches == last
+                self._train_batch(batch, steps)
+                if steps:
+                    self._after_step()
         self.watch.check()
         self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
         progress.epoch, progress.batches = progress.epoch + 1, 0

@@ -106,11 +106,18 @@ def _launch(settings: TrainSpec) -> tuple[Fabric, str]:
     if settings.device == "gpu" and not gpus:
         raise ConfigError("train.device=gpu, and torch finds no GPU here; use train.device=auto to train on the CPU")
     if not gpus:
-        fabric = Fabric(accelerator="cpu", devices=1, num_nodes=1, precision="32-true")
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's; it trains on CPUs too
+        fabric = Fabric(
+            accelerator="cpu",
+            devices=processes,
+            num_nodes=settings.num_nodes,
+            strategy="ddp" if "WORLD_SIZE" in os.environ else "auto",
+            precision="32-true",
+        )
         why = "" if settings.device == "cpu" else " (torch finds no GPU)"
         lower = f"; {settings.precision} needs a GPU" if settings.precision in ("bf16", "fp16") else ""
         fabric.launch()
-        return fabric, f"training on the CPU{why}, {torch.get_num_threads()} threads, fp32{lower}"
+        return fabric, f"training on the CPU{why}, {fabric.world_size} x {torch.get_num_threads()} threads, fp32{lower}"
     wanted = settings.gpu_ids if len(settings.gpu_ids) >= settings.num_gpus else list(range(settings.num_gpus))
     missing = [number for number in wanted if number >= gpus]
     if missing:

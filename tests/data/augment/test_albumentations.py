@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment import Augmentation, open_augmentation
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.errors import ConfigError, MissingExtraError
 
@@ -66,6 +69,19 @@ def test_a_file_that_holds_no_pipeline_is_named(tmp_path: Path, text: str, reaso
     file.write_text(text)
     with pytest.raises(ConfigError, match=rf"pipeline.yaml: .*{reason}"):
         AlbumentationsPipeline.from_file(file)
+
+
+@pytest.mark.parametrize("other", [{"preset": "tao"}, {"ops": [{"op": "rotate"}]}, {"aug_prob": 0.5}])
+def test_a_spec_names_a_pipeline_or_other_changes_and_never_both(other: dict) -> None:
+    with pytest.raises(ValidationError, match=f"cannot be combined with {next(iter(other))}: give one of them"):
+        AugmentationSpec(albumentations="pipeline.yaml", **other)
+
+
+def test_a_pipeline_is_not_mistaken_for_an_augmentation_of_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="use open_augmentation"):
+        Augmentation.from_spec(AugmentationSpec(albumentations="pipeline.yaml"))
+    with pytest.raises(ConfigError, match=r"missing.yaml: the Albumentations pipeline cannot be read"):
+        open_augmentation(AugmentationSpec(albumentations=str(tmp_path / "missing.yaml")))
 
 
 def test_without_albumentations_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
