@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.sample import Labels, Polygons, Target
-from inkmill.errors import DataError
+from inkmill.errors import ConfigError, DataError
 from inkmill.registry import suggest
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ Regions = Counter[str]
 def has_polygons(targets: Sequence[Target | None]) -> bool:
     """Return whether any of a batch's targets has to follow its picture."""
     return Polygons in set(map(type, targets))
+
+
+def refuse_polygons(targets: Sequence[Target | None]) -> None:
+    """Raise ConfigError where a target is polygons: foreign code does not tell where it moves a point."""
+    if has_polygons(targets):
+        raise ConfigError(
+            "polygons cannot follow an Albumentations pipeline: describe the changes by augmentation.ops or a preset"
+        )
 
 
 def fit_target(target: Target, fit: Fit, size: tuple[int, int], regions: Regions) -> Target:

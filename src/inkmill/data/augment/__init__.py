@@ -1,11 +1,34 @@
 """Random changes to training images, as numbers: a spec is drawn into a table, and engines apply the table."""
 
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.apply_cv import apply_cv
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.polygons import move_polygons
 from inkmill.data.augment.table import Layout, Table
 
-__all__ = ["Augmentation", "Layout", "Table", "apply_cv", "apply_torch", "move_polygons"]
+__all__ = [
+    "AlbumentationsPipeline",
+    "Augmentation",
+    "Layout",
+    "Table",
+    "apply_cv",
+    "apply_torch",
+    "move_polygons",
+    "open_augmentation",
+]
+
+
+def open_augmentation(spec: AugmentationSpec) -> Augmentation | AlbumentationsPipeline:
+    """Return the random changes that a spec describes, or the pipeline that it names.
+
+    Raises:
+        ConfigError: an op, key, value or preset that does not exist; a file that holds no pipeline.
+        MissingExtraError: a pipeline is named, and Albumentations is not installed.
+    """
+    if spec.albumentations:
+        return AlbumentationsPipeline.from_file(spec.albumentations)
+    return Augmentation.from_spec(spec)
 
 
 def __getattr__(name: str) -> object:

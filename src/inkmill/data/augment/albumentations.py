@@ -1,15 +1,16 @@
 """Any Albumentations pipeline as an engine: for users who have one, and for ops that inkmill does not have.
 
-It runs image by image on the CPU, in worker processes. Its generators are set anew for each image from
-(seed, epoch, index), so the result does not depend on worker, batch or loader, as with inkmill's own ops.
+It runs image by image on the CPU, in worker processes or in DALI's Python operator. Its generators are set anew for
+each image from (seed, epoch, index), so the result does not depend on worker, batch or loader, as with inkmill's ops.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -32,22 +33,13 @@ class AlbumentationsPipeline:
         MissingExtraError: Albumentations is not installed.
     """
 
+    kind: Literal["code"] = "code"
+    """It runs where batches are made, on the CPU; an `Augmentation` is numbers that any engine can apply."""
+
     def __init__(self, serialised: Mapping[str, Any]) -> None:
-        os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import asks the network for a newer version
-        try:
-            import albumentations
-        except ImportError:
-            raise MissingExtraError("albumentations", "albumentations", "an Albumentations pipeline") from None
         self._serialised = dict(serialised)
-        try:  # only names that Albumentations itself registered are looked up, so a file cannot run other code
-            pipeline = albumentations.from_dict(self._serialised)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(
-                f"this is no serialised Albumentations pipeline (albumentations.to_dict): {error}"
-            ) from None
-        self._pipeline = (
-            pipeline if isinstance(pipeline, albumentations.Compose) else albumentations.Compose([pipeline])
-        )
+        self._of_thread = threading.local()
+        self._of_thread.pipeline = _build(self._serialised)
 
     @classmethod
     def from_file(cls, path: str | Path) -> AlbumentationsPipeline:
@@ -83,14 +75,42 @@ class AlbumentationsPipeline:
             ConfigError: the pipeline changes the size or type of an image.
         """
         out = np.empty_like(images)
-        for row, state in enumerate(row_states(seed, epoch, np.asarray(index, np.int64)).tolist()):
-            self._pipeline.set_random_seed(state & 0xFFFFFFFF)
-            changed = self._pipeline(image=images[row])["image"]
-            if not isinstance(changed, np.ndarray) or changed.size != out[row].size or changed.dtype != np.uint8:
-                raise ConfigError(
-                    f"the Albumentations pipeline must keep an image uint8 of {images.shape[1:]}, it gave "
-                    f"{getattr(changed, 'dtype', type(changed).__name__)} of {getattr(changed, 'shape', '?')}: "
-                    "leave resizing, normalising and ToTensorV2 out, inkmill does them"
-                )
-            out[row] = changed.reshape(out[row].shape)
+        for row, state in enumerate(row_states(seed, epoch, np.asarray(index, np.int64))[:, None]):
+            out[row] = self.apply_one(images[row], state)
         return out
+
+    def apply_one(self, image: Images, state: NDArray[np.uint64]) -> Images:
+        """Apply the pipeline to one image.
+
+        Args:
+            image: uint8 (H, W, C).
+            state: one uint64, the random state that `row_states` gives the sample.
+
+        Raises:
+            ConfigError: the pipeline changes the image's size or type.
+        """
+        if not hasattr(self._of_thread, "pipeline"):  # its generators are its own, so threads cannot share one
+            self._of_thread.pipeline = _build(self._serialised)
+        pipeline = self._of_thread.pipeline
+        pipeline.set_random_seed(state.item() & 0xFFFFFFFF)
+        changed = pipeline(image=image)["image"]
+        if not isinstance(changed, np.ndarray) or changed.size != image.size or changed.dtype != np.uint8:
+            raise ConfigError(
+                f"the Albumentations pipeline must keep an image uint8 of {image.shape}, it gave "
+                f"{getattr(changed, 'dtype', type(changed).__name__)} of {getattr(changed, 'shape', '?')}: "
+                "leave resizing, normalising and ToTensorV2 out, inkmill does them"
+            )
+        return changed.reshape(image.shape)
+
+
+def _build(serialised: dict[str, Any]) -> Any:
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import asks the network for a newer version
+    try:
+        import albumentations
+    except ImportError:
+        raise MissingExtraError("albumentations", "albumentations", "an Albumentations pipeline") from None
+    try:  # only names that Albumentations itself registered are looked up, so a file cannot run other code
+        pipeline = albumentations.from_dict(serialised)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"this is no serialised Albumentations pipeline (albumentations.to_dict): {error}") from None
+    return pipeline if isinstance(pipeline, albumentations.Compose) else albumentations.Compose([pipeline])

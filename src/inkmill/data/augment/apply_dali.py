@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.dali_columns import columns_of
 from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
 from inkmill.data.augment.table import Floats, Layout, Table
@@ -186,6 +187,20 @@ class DaliEngine:
 
     def _there(self, node: Node) -> Node:
         return node.gpu() if self.device == "gpu" else node
+
+
+@dataclass(frozen=True)
+class DaliPython:
+    """Adds an Albumentations pipeline to a graph by DALI's Python operator: on the CPU, one image after the other."""
+
+    pipeline: AlbumentationsPipeline
+
+    def apply(self, images: Node, columns: dict[str, Node]) -> Node:
+        """Return the changed images; `columns` has the samples' random "states", uint64 (1,) each."""
+        from nvidia.dali import fn
+
+        changed = self.pipeline.apply_one
+        return fn.python_function(images, columns["states"], function=changed, output_layouts="HWC")
 
 
 @lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import spec as ops
 from inkmill.data.augment.random_numbers import NOISE_RING, row_states, uniforms
 from inkmill.data.augment.table import LUMA, Layout, Table
+from inkmill.errors import ConfigError
 
 Numbers = NDArray[np.float64]
 ELASTIC_WAVES = 3
@@ -45,6 +46,9 @@ class Augmentation:
         changes: ops in the order of application.
     """
 
+    kind: Literal["numbers"] = "numbers"
+    """What it is beside an `AlbumentationsPipeline`, which is code."""
+
     def __init__(self, changes: list[ops.Op]) -> None:
         self._ops = list(_flatten(changes, (), iter(range(1_000_000))))
         self.layout = _layout(self._ops)
@@ -54,8 +58,10 @@ class Augmentation:
         """Build the augmentation that a spec describes.
 
         Raises:
-            ConfigError: an op, key, value or preset that does not exist.
+            ConfigError: an op, key, value or preset that does not exist; a pipeline, which `open_augmentation` reads.
         """
+        if spec.albumentations:
+            raise ConfigError("augmentation.albumentations is not made of numbers: use open_augmentation(spec)")
         return cls(ops.ops_of(spec))
 
     def __bool__(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inkmill.data.augment.apply_dali import DaliEngine
+from inkmill.data.augment.apply_dali import DaliEngine, DaliPython
 from inkmill.data.dali import require_dali
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali_feed import DaliFeed, Fed, FeedAhead
@@ -41,7 +41,7 @@ class DaliLoader(Loader):
 
     Raises:
         MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
-        ConfigError: a stage is to run on a GPU, and there is none or none is named.
+        ConfigError: a stage is to run on a GPU, and there is none or none is named, or its work is for a CPU only.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class DaliLoader(Loader):
     ) -> None:
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
+        if augment == "gpu" and plan.pipeline is not None:
+            raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
         super().__init__(plan)
         self.on_device = device_id is not None
         kept = self._store is not None
@@ -80,13 +82,18 @@ class DaliLoader(Loader):
         self._ahead.flight.clear()
         self._ahead.seek(epoch, first, careful_batches)
         plan = self.plan
-        engine = None
-        if plan.augmentation is not None and plan.engine != "none":
-            largest = plan.fit.height * plan.fit.width * plan.fit.channels
-            engine = DaliEngine(plan.augmentation.layout, plan.fit.channels, largest, self._placement.augment)
         self._pipeline = build_pipeline(
-            self._ahead, self._feed.names(), plan.batch_size, plan.fit, engine, self._placement
+            self._ahead, self._feed.names(), plan.batch_size, plan.fit, self._engine(), self._placement
         )
+
+    def _engine(self) -> DaliEngine | DaliPython | None:
+        plan = self.plan
+        if plan.pipeline is not None:
+            return DaliPython(plan.pipeline)
+        if plan.numbers is None or plan.engine == "none":
+            return None
+        largest = plan.fit.height * plan.fit.width * plan.fit.channels
+        return DaliEngine(plan.numbers.layout, plan.fit.channels, largest, self._placement.augment)
 
     def _following(self) -> FeedAhead:
         assert self._ahead is not None

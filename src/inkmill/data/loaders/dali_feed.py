@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.dali_columns import Columns, columns_of
+from inkmill.data.augment.random_numbers import row_states
 from inkmill.data.decode import decode, image_size
 from inkmill.data.image_header import read_header
 from inkmill.data.keep import Store
@@ -27,7 +28,7 @@ from inkmill.data.loaders.dali_fit import Sizes, dali_decodes, files, fit_column
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch
-from inkmill.data.targets import fit_target, has_polygons, move_targets
+from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
 Index = NDArray[np.int64]
@@ -70,8 +71,9 @@ class DaliFeed:
     def __init__(self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any], fitted: bool) -> None:
         self._plan, self._blocked, self._fitted = plan, blocked, fitted
         self._order = plan.order()
-        self._maker = BatchMaker(replace(plan, engine="none"), store, blocked)
-        self._augments = plan.augmentation if plan.engine != "none" else None
+        self._augments = plan.engine != "none"
+        unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
+        self._maker = BatchMaker(unaugmented, store, blocked)
         self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32)  # of samples seen, where DALI decodes them
 
     def make(self, epoch: int, number: int, careful: bool) -> Fed:
@@ -106,10 +108,12 @@ class DaliFeed:
         if has_polygons(batch.targets):
             pairs = ((sample.target, image_size(sample.image)) for sample in samples)
             batch.targets = [fit_target(target, plan.fit, size, made.regions) for target, size in pairs]
-        if plan.augmentation is not None and (self._augments is None or has_polygons(batch.targets)):
-            table = plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, width)
+        if plan.pipeline is not None:
+            refuse_polygons(batch.targets)
+        if plan.numbers is not None and (not self._augments or has_polygons(batch.targets)):
+            table = plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, width)
             batch.targets = move_targets(batch.targets, table, made.regions)
-            if self._augments is None:
+            if not self._augments:
                 batch.extra["table"] = table
         return Fed(epoch, number, made, self._columns(epoch, files(images), sizes, width, index))
 
@@ -136,7 +140,9 @@ class DaliFeed:
         """Make a batch as the other loaders do, all but its augmentation."""
         made = self._maker.make(epoch, number, np.empty(self._plan.batch_bytes, np.uint8))
         batch = made.batch
-        if self._augments is not None:
+        if self._plan.pipeline is not None:
+            refuse_polygons(batch.targets)
+        if self._augments:
             batch.extra.pop("table", None)
         if not len(batch):
             return Fed(epoch, number, made, self._columns(epoch, *self._nothing(), None), careful=careful)
@@ -161,11 +167,11 @@ class DaliFeed:
         columns: Columns = {"images": images}
         if not self._fitted:
             columns |= fit_columns(sizes, plan.fit, width)
-        if self._augments is not None:
-            rows = np.zeros(1, np.int64) if index is None else index
-            columns |= columns_of(
-                self._augments.draw(plan.seed, epoch, rows, plan.fit.height, width), plan.fit.channels
-            )
+        rows = np.zeros(1, np.int64) if index is None else index
+        if plan.pipeline is not None:
+            columns["states"] = row_states(plan.seed, epoch, rows)[:, None]
+        elif plan.numbers is not None and self._augments:
+            columns |= columns_of(plan.numbers.draw(plan.seed, epoch, rows, plan.fit.height, width), plan.fit.channels)
         return columns
 
     def names(self) -> list[str]:

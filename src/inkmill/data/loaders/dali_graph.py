@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inkmill.data.augment.apply_dali import DaliEngine, Device, Node
+from inkmill.data.augment.apply_dali import DaliEngine, DaliPython, Device, Node
 from inkmill.data.fit import Fit
 from inkmill.data.loaders.dali_fit import HALVINGS
 
@@ -42,7 +42,7 @@ def build_pipeline(
     names: list[str],
     batch_size: int,
     fit: Fit,
-    engine: DaliEngine | None,
+    engine: DaliEngine | DaliPython | None,
     placement: Placement,
 ) -> Any:
     """Build a pipeline whose one output is the batch, uint8 HWC.

@@ -17,7 +17,7 @@ from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch, Polygons, Target, Text
-from inkmill.data.targets import Regions, fit_target, move_targets
+from inkmill.data.targets import Regions, fit_target, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
 
@@ -175,10 +175,13 @@ class BatchMaker:
 
     def _augment(self, batch: Batch, epoch: int, regions: Regions) -> None:
         plan = self._plan
-        if plan.augmentation is None or not len(batch):
+        if plan.pipeline is not None:
+            refuse_polygons(batch.targets)
+            batch.images[...] = plan.pipeline.apply(batch.images, plan.seed, epoch, batch.index)
+        if plan.numbers is None or not len(batch):
             return
         height, width = batch.images.shape[1:3]
-        table = plan.augmentation.draw(plan.seed, epoch, batch.index, height, width)
+        table = plan.numbers.draw(plan.seed, epoch, batch.index, height, width)
         batch.targets = move_targets(batch.targets, table, regions)
         if plan.engine == "cv":
             batch.images[...] = self._apply_cv(batch.images, table)

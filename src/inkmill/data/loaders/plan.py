@@ -14,9 +14,10 @@ from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
 from inkmill.data.order import BatchOrder, Order
 from inkmill.data.sample import Source
-from inkmill.errors import DataError
+from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from inkmill.data.augment.albumentations import AlbumentationsPipeline
     from inkmill.data.augment.draw import Augmentation
 
 
@@ -27,7 +28,7 @@ class LoadPlan:
     Attributes:
         source: the samples.
         fit: how pictures meet the model's input; its channels are the batch's.
-        augmentation: random changes, or None.
+        augmentation: random changes, or None. An Albumentations pipeline runs where batches are made, never on a GPU.
         batch_size: rows a batch and rank.
         seed: of order and augmentation.
         shuffle: a new order each epoch; False for validation.
@@ -43,12 +44,13 @@ class LoadPlan:
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
+        ConfigError: the GPU is to augment by an Albumentations pipeline.
         DataError: the source is empty.
     """
 
     source: Source
     fit: Fit
-    augmentation: Augmentation | None = None
+    augmentation: Augmentation | AlbumentationsPipeline | None = None
     batch_size: int = 32
     seed: int = 0
     shuffle: bool = True
@@ -66,6 +68,11 @@ class LoadPlan:
             raise DataError(f"{self.source.name} holds no samples: there is nothing to load")
         if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(f"batch_size {self.batch_size}, rank {self.rank} of {self.world_size} cannot be")
+        if self.engine == "none" and self.pipeline is not None:
+            raise ConfigError(
+                "an Albumentations pipeline runs on the CPU, where batches are made: use augment_on=auto or cpu,"
+                " and another tier than keep=gpu"
+            )
         if self.on_bad_sample == "quarantine" and self.quarantine is None:
             raise ValueError("on_bad_sample='quarantine' needs the folder `quarantine`")
         if self.bucket_widths is not None and len(self.bucket_widths) != len(self.source):
@@ -75,6 +82,18 @@ class LoadPlan:
         """Return which samples make each batch."""
         order = Order(len(self.source), self.seed, self.shuffle)
         return BatchOrder(order, self.batch_size, self.rank, self.world_size, self.bucket_widths)
+
+    @property
+    def numbers(self) -> Augmentation | None:
+        """The augmentation, where it is numbers that any engine can apply."""
+        changes = self.augmentation
+        return changes if changes is not None and changes.kind == "numbers" else None
+
+    @property
+    def pipeline(self) -> AlbumentationsPipeline | None:
+        """The augmentation, where it is code that runs where batches are made."""
+        changes = self.augmentation
+        return changes if changes is not None and changes.kind == "code" else None
 
     @property
     def batch_bytes(self) -> int:

@@ -47,7 +47,8 @@ class ResidentLoader(Loader):
 
     Raises:
         MissingExtraError: torch is not installed.
-        ConfigError: the pictures have several widths, or do not fit into the device's free memory.
+        ConfigError: the pictures have several widths, or do not fit into the device's free memory; the augmentation is
+            an Albumentations pipeline.
     """
 
     on_device = True
@@ -61,7 +62,7 @@ class ResidentLoader(Loader):
             raise ConfigError(
                 "pictures of several widths are not kept on a device: use input_fit=pad, or keep them in RAM"
             )
-        super().__init__(replace(plan, keep=Keep()))
+        super().__init__(replace(plan, keep=Keep(), engine="none"))
         self._fill_plan = replace(
             plan,
             augmentation=None,
@@ -152,10 +153,10 @@ class ResidentLoader(Loader):
         wanted = [self._order.rows(epoch, number) for number in numbers]
         rows = [index[blocked[index] == 0] for index in wanted]
         left_out = [len(all_rows) - len(good) for all_rows, good in zip(wanted, rows, strict=True)]
-        if plan.augmentation is None:
+        if plan.numbers is None:
             return rows, left_out, None
         index = np.concatenate(rows)
-        return rows, left_out, plan.augmentation.draw(plan.seed, epoch, index, plan.fit.height, plan.fit.width)
+        return rows, left_out, plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, plan.fit.width)
 
     def _fill(self) -> None:
         """Load every sample once."""

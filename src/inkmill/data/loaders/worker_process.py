@@ -11,8 +11,9 @@ import cv2
 import numpy as np
 
 from inkmill.data.keep import Store
-from inkmill.data.loaders.maker import BadSampleError, BatchMaker
+from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.loaders.plan import LoadPlan
+from inkmill.errors import InkmillError
 
 Task = tuple[int, int, int, int]
 """(slot, run, epoch, number): make batch `number` of `epoch` in `slot`, for the run of that number."""
@@ -22,8 +23,8 @@ def work(connection: Connection, memory: Any, blocked: Any, run_now: Any, store:
     """Answer tasks until the connection closes.
 
     The first message is the plan. Each `Task` is answered by (slot, run, number, kind, content), in the order asked:
-    "made" and what `Made.pack` gives, "stale" when the run has been left meanwhile, "bad" and the sentence, or "bug"
-    and the traceback.
+    "made" and what `Made.pack` gives, "stale" when the run has been left meanwhile, "error" and what the user can mend,
+    or "bug" and the traceback.
 
     Args:
         connection: to the loader.
@@ -52,7 +53,7 @@ def work(connection: Connection, memory: Any, blocked: Any, run_now: Any, store:
 def _answer(maker: BatchMaker, epoch: int, number: int, buffer: Any) -> tuple[str, Any]:
     try:
         return "made", maker.make(epoch, number, buffer).pack()
-    except BadSampleError as error:
-        return "bad", str(error)
+    except InkmillError as error:
+        return "error", error
     except Exception:
         return "bug", traceback.format_exc()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from inkmill.data import shared
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.maker import BadSampleError, Made
+from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.worker_process import work
 from inkmill.errors import DataError
@@ -136,8 +136,8 @@ class WorkerLoader(Loader):
                 worker.free.append(slot)
 
     def _made(self, worker: _Worker, slot: int, kind: str, content: Any) -> Made:
-        if kind == "bad":
-            raise BadSampleError(content)
+        if kind == "error":
+            raise content
         if kind == "bug":
             raise RuntimeError(f"a loader worker failed:\n{content}")
         size = self.plan.batch_bytes
