@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import inkmill
 from inkmill.config.dataset import SourceSpec
@@ -133,6 +134,13 @@ def test_best_score_survives_a_resume(small_spec: MakeSpec) -> None:
     assert first.model.read_bytes() == best
 
 
+def test_a_fresh_seed_is_drawn_once_a_run(small_spec: MakeSpec) -> None:
+    spec = small_spec("train.seed=-1", "train.num_epochs=1")
+    first = train(spec)
+    spec.train.num_epochs = 2
+    assert train(spec).metrics["history"][0] == first.metrics["history"][0]
+
+
 def test_early_stop_ends_the_run_and_a_rerun_does_not_go_on(small_spec: MakeSpec) -> None:
     spec = small_spec("train.num_epochs=8", "train.early_stop=1", "train.optim.lr=1e-9")
     result = train(spec)
@@ -169,6 +177,36 @@ def test_fine_tuning_matches_the_head_by_character(small_spec: MakeSpec, few_cap
     for char in "0123456789":
         was, now = 1 + old_card.charset.index(char), 1 + new_card.charset.index(char)
         assert torch.allclose(old["head.classes.weight"][was], new["head.classes.weight"][now], atol=1e-5)
+
+
+def test_a_list_of_characters_matches_the_head_of_another_programs_file(
+    small_spec: MakeSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, card = read_weights(train(small_spec("train.num_epochs=1")).model)
+    foreign, characters = tmp_path / "foreign.pth", tmp_path / "characters.txt"
+    theirs = {f"module.{name.replace('head.classes', 'Prediction')}": tensor for name, tensor in weights.items()}
+    torch.save(theirs, foreign)
+    characters.write_text("\n".join(card.charset), "utf-8")
+    tuned = small_spec(
+        f"train.pretrained_model_path={foreign}",
+        f"train.pretrained_character_list={characters}",
+        f"results_dir={tmp_path / 'tuned'}",
+        "train.optim.lr=1e-12",
+        "train.num_epochs=1",
+    )
+    result = train(tuned, console=Console(width=200))
+    assert f"{len(weights)} tensors taken, 0 start anew, 0 of the file unused" in capsys.readouterr().out
+    new, _ = read_weights(result.model)
+    assert torch.allclose(new["head.classes.weight"], weights["head.classes.weight"], atol=1e-5)
+    foreign.unlink()  # a run that resumes has its own weights
+    tuned.train.num_epochs = 2
+    assert train(tuned).metrics["epochs"] == 2
+
+
+def test_resuming_with_another_optimiser_is_refused(small_spec: MakeSpec) -> None:
+    train(small_spec("train.num_epochs=1"))
+    with pytest.raises(ConfigError, match=r"another train\.optim\.name; give another results_dir"):
+        train(small_spec("train.num_epochs=2", "train.optim.name=adadelta"))
 
 
 def test_resuming_with_another_model_is_refused(small_spec: MakeSpec) -> None:

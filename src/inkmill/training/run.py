@@ -23,6 +23,7 @@ from inkmill.files import write_json_atomic
 from inkmill.models.file import load_checkpoint
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.runtime.card import ReaderCard
+from inkmill.text.charset import Charset
 from inkmill.training.batches import open_loaders
 from inkmill.training.checkpoint import find_latest
 from inkmill.training.finetune import start_from
@@ -84,16 +85,18 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
     reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
     reporter.say(note)
     try:
-        seed = _seed(spec, fabric, reporter)
+        checkpoint = _checkpoint(spec, folder)
+        seed = _seed(spec, fabric, checkpoint, reporter)
         if not fabric.is_global_zero:
             fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
         prepared = prepare(spec, folder / "check", reporter.say)
         if fabric.is_global_zero:
             fabric.barrier()
-        model = _model(spec, prepared, reporter)
+        model = _model(spec, prepared, reporter, starts=checkpoint is None)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter)
-            _resume(loop, spec, folder, reporter)
+            if checkpoint is not None:
+                _resume(loop, spec, checkpoint, reporter)
             progress = loop.run()
         return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
     finally:
@@ -141,17 +144,28 @@ def _launch(settings: TrainSpec) -> tuple[Fabric, str]:
     return fabric, f"training on {fabric.world_size} x {name}, {precision}"
 
 
-def _seed(spec: Spec, fabric: Fabric, reporter: Reporter) -> int:
+def _seed(spec: Spec, fabric: Fabric, checkpoint: Path | None, reporter: Reporter) -> int:
     seed = spec.train.seed
     if seed < 0:
-        seed = int(fabric.broadcast(secrets.randbelow(2**31)))
+        seed = secrets.randbelow(2**31)
+        if checkpoint is not None:  # a run that resumes goes on in the order it began with
+            seed = load_checkpoint(checkpoint).get("loader", {}).get("seed", seed)
+        seed = int(fabric.broadcast(seed))
         reporter.say(f"seed {seed}")
     torch.manual_seed(seed)  # the same on every rank: the weights must start alike
     return seed
 
 
-def _model(spec: Spec, prepared: Prepared, reporter: Reporter) -> Recognizer:
-    model = build_recognizer(spec.model, prepared.codec.num_classes, spec.dataset.max_label_length)
+def _checkpoint(spec: Spec, folder: Path) -> Path | None:
+    asked = spec.train.resume_training_checkpoint_path
+    return Path(asked) if asked else find_latest(folder)
+
+
+def _model(spec: Spec, prepared: Prepared, reporter: Reporter, starts: bool) -> Recognizer:
+    """Return the model; only a run that starts takes pretrained weights, for one that resumes has its own."""
+    pretrained = starts and spec.model.backbone_pretrained
+    settings = spec.model.model_copy(update={"backbone_pretrained": pretrained})
+    model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     reporter.say(
         f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
@@ -159,19 +173,18 @@ def _model(spec: Spec, prepared: Prepared, reporter: Reporter) -> Recognizer:
         f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
         f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_fit})"
     )
-    if spec.train.pretrained_model_path:
-        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path))
+    if starts and spec.train.pretrained_model_path:
+        listed = None
+        if spec.train.pretrained_character_list:
+            listed = Charset.from_file(spec.train.pretrained_character_list)
+        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path), listed)
         reporter.say(f"fine-tuning from {spec.train.pretrained_model_path}")
-        for line in report.lines():
+        for line in [*(listed.notes if listed else ()), *report.lines()]:
             reporter.say(f"  {line}")
     return model
 
 
-def _resume(loop: TrainingLoop, spec: Spec, folder: Path, reporter: Reporter) -> None:
-    asked = spec.train.resume_training_checkpoint_path
-    path = Path(asked) if asked else find_latest(folder)
-    if path is None:
-        return
+def _resume(loop: TrainingLoop, spec: Spec, path: Path, reporter: Reporter) -> None:
     state = load_checkpoint(path)
     if "progress" not in state:
         raise ModelFileError(
@@ -179,9 +192,11 @@ def _resume(loop: TrainingLoop, spec: Spec, folder: Path, reporter: Reporter) ->
         )
     before = ReaderCard.from_json(state["reader"], str(path))
     differs = _differences(before, loop.prepared.card(spec, {}))
+    if state.get("optimizer_name", spec.train.optim.name) != spec.train.optim.name:
+        differs.append("train.optim.name")
     if differs:
         raise ConfigError(
-            f"{path}: this run began with another {differs}; give another results_dir, "
+            f"{path}: this run began with another {', '.join(differs)}; give another results_dir, "
             f"or fine-tune from it with train.pretrained_model_path={path}"
         )
     loop.resume(state)
@@ -189,13 +204,13 @@ def _resume(loop: TrainingLoop, spec: Spec, folder: Path, reporter: Reporter) ->
     reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
 
 
-def _differences(before: ReaderCard, now: ReaderCard) -> str:
+def _differences(before: ReaderCard, now: ReaderCard) -> list[str]:
     names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
     wrong = [f"model.{name}" for name in names if name not in ("backbone_pretrained", "pruned_graph_path")]
     wrong += [
         name for name in ("charset", "max_label_length", "normalise") if getattr(before, name) != getattr(now, name)
     ]
-    return ", ".join(wrong)
+    return wrong
 
 
 def _finish(
