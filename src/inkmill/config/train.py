@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from inkmill.config.base import Section
 
@@ -91,6 +91,9 @@ class TrainSpec(Section):
     """Where results go; {results_dir}/train by default."""
     pretrained_model_path: str | None = None
     """Checkpoint or model file to fine-tune; head rows are matched by character."""
+    pretrained_character_list: str | None = None
+    """The characters of a pretrained_model_path of another program, in the order of its classes: without them its head
+    starts anew. inkmill's own files hold theirs."""
     clip_grad_norm: float = Field(5.0, ge=0)
     """Largest gradient norm; 0 turns clipping off."""
     distributed_strategy: str = "ddp"
@@ -115,3 +118,9 @@ class TrainSpec(Section):
     """Stop after this many validations without a better score."""
     log_every: int = Field(20, ge=1)
     """Steps between two lines in the logs."""
+
+    @model_validator(mode="after")
+    def _characters_belong_to_a_file(self) -> TrainSpec:
+        if self.pretrained_character_list and not self.pretrained_model_path:
+            raise ValueError("pretrained_character_list says which characters pretrained_model_path reads: give both")
+        return self

@@ -235,6 +235,7 @@ class TrainingLoop:
             "reader": self.prepared.card(self.spec, self.progress.best).to_json(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_name": self.spec.train.optim.name,
             "schedule": self.schedule.state_dict(),
             "watch": self.watch.state_dict(),
             "progress": asdict(self.progress),
