@@ -15,7 +15,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from inkmill.errors import ModelFileError
-from inkmill.files import write_bytes_atomic
+from inkmill.files import explain, write_bytes_atomic
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.runtime.card import ReaderCard
 
@@ -60,7 +60,10 @@ def read_any(path: Path) -> tuple[dict[str, Any], ReaderCard | None]:
     state = load_checkpoint(path)
     if "reader" not in state or "model" not in state:
         return state, None
-    return state["model"], ReaderCard.from_json(state["reader"], str(path))
+    weights = state["model"]
+    if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise ModelFileError(f"{path}: damaged, for its weights are no tensors")
+    return weights, ReaderCard.from_json(state["reader"], str(path))
 
 
 def load_reader(path: Path, device: str | torch.device = "cpu") -> tuple[Recognizer, ReaderCard]:
@@ -92,6 +95,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ModelFileError(f"{path}: no such checkpoint") from None
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
     except Exception as error:  # torch.load raises whatever the damaged bytes lead to
         if "weights_only" in str(error) or "Unsupported" in str(error):
             raise ModelFileError(
@@ -111,5 +116,7 @@ def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], ReaderCard | None]
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
     except SafetensorError as error:
         raise ModelFileError(f"{path}: damaged, or not a safetensors file ({error})") from error
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
     card = ReaderCard.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
     return weights, card

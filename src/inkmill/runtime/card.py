@@ -62,5 +62,12 @@ class ReaderCard(Section):
                     f"{where}: written in format {values.get('format')!r}, this inkmill reads {FORMAT!r}"
                 )
             return cls.model_validate(values)
-        except (ValueError, AttributeError, ValidationError) as error:
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = ".".join(map(str, problem["loc"]))
+            raise ModelFileError(
+                f"{where}: its header is not a reader's card ({key}: {problem['msg']}); "
+                "it is damaged, or written by another version of inkmill"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
             raise ModelFileError(f"{where}: its header is not a reader's card ({error})") from error

@@ -24,6 +24,8 @@ from inkmill.runtime.card import ReaderCard
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 
+_PIL_AS_ARRAYS = ("L", "RGB", "RGBA", "I;16", "I", "F")
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -100,18 +102,24 @@ def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uin
         except OSError as error:
             raise DataError(f"{key}: cannot be read ({error.strerror})") from error
     if not isinstance(image, bytes):
-        image = _encoded(np.asarray(image), key)
+        image = _encoded(np.asarray(_in_plain_colours(image)), key)
     try:
         return decode(image, channels)
     except ImageError as error:
         raise ImageError(f"{key}: {error}") from error
 
 
+def _in_plain_colours(image: Any) -> Any:
+    """Convert a PIL image whose numbers are no gray, RGB or RGBA: palette, CMYK, bilevel and others."""
+    mode = getattr(image, "mode", None)
+    return image.convert("RGBA") if isinstance(mode, str) and mode not in _PIL_AS_ARRAYS else image
+
+
 def _encoded(array: NDArray[Any], key: str) -> bytes:
     """Arrays take the way of files, so that alpha and depth are treated alike; BMP costs a copy, no compression."""
     import cv2
 
-    if array.dtype not in (np.uint8, np.uint16) or array.ndim not in (2, 3):
+    if array.dtype not in (np.uint8, np.uint16) or array.ndim not in (2, 3) or not array.size:
         raise ImageError(f"image {key}: a {array.dtype} array of shape {array.shape}; expected uint8 HW or HWC")
     if array.ndim == 3:
         swap = {1: None, 3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}.get(array.shape[2], -1)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inkmill.data.sample import Batch
+from inkmill.errors import ConfigError
 from inkmill.models.file import load_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.card import ReaderCard
@@ -42,7 +43,14 @@ class TorchReader(Reader):
 
     @classmethod
     def load(cls, path: Path, device: str | None = None) -> TorchReader:
-        """Return the reader of a file, on the GPU where there is one."""
+        """Return the reader of a file, on the GPU where there is one.
+
+        Raises:
+            ConfigError: `device` is a GPU, and there is none.
+            ModelFileError: missing, damaged, or not written by inkmill.
+        """
+        if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device={device}, and torch finds no GPU here; leave it out to read on the CPU")
         return cls(*load_reader(path, device or best_device()))
 
     @torch.inference_mode()
@@ -89,6 +97,8 @@ def read_with_loss(
     The loss is the one of training (the attention head is told the true characters), the texts are read without help.
     """
     for batch in loader:
+        if not len(batch):  # all of it bad, or none left for this rank: nothing to read, and a mean of nothing is NaN
+            continue
         truths = normaliser.apply_all(batch.texts)
         ids, lengths = codec.encode(truths)
         targets = torch.from_numpy(ids).to(batch.images.device)

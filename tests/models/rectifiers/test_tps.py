@@ -53,3 +53,8 @@ def test_sampling_keeps_its_precision_under_autocast() -> None:
 
 def test_the_spline_follows_from_the_sizes_and_is_not_saved() -> None:
     assert not any("matrix" in name for name in TPS(20, 32, 100, channels=1).state_dict())
+
+
+def test_no_image_gives_no_image() -> None:
+    tps = TPS(4, 16, 32, channels=1)
+    assert tps(torch.empty(0, 1, 16, 32)).shape == (0, 1, 16, 32)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from inkmill.config.model import ModelSpec
+from inkmill.errors import ModelFileError
+from inkmill.models import Recognizer, build_recognizer
+from inkmill.models.file import load_checkpoint, load_reader, read_any, read_weights, save_reader
+from inkmill.runtime.card import ReaderCard
+
+
+@pytest.fixture
+def model() -> Recognizer:
+    torch.manual_seed(0)
+    return build_recognizer(ModelSpec(backbone="Tiny", sequence="none", input_width=32), 3, 5)
+
+
+@pytest.fixture
+def card(model: Recognizer) -> ReaderCard:
+    return ReaderCard(model=model.spec, charset=["a", "b"], max_label_length=5)
+
+
+def test_a_reader_comes_back_with_its_weights_and_card(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / "reader.safetensors"
+    save_reader(path, model.to(memory_format=torch.channels_last).state_dict(), card)
+    again, its_card = load_reader(path)
+    assert its_card == card
+    assert not again.training
+    images = torch.rand(2, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(again(images), model.eval()(images), atol=1e-5)
+
+
+def test_files_without_a_card_are_given_as_they_are(tmp_path: Path) -> None:
+    weights = {"a.weight": torch.ones(2)}
+    save_file(weights, tmp_path / "a.safetensors")
+    torch.save({"state_dict": weights}, tmp_path / "a.pth")
+    assert torch.equal(read_any(tmp_path / "a.safetensors")[0]["a.weight"], weights["a.weight"])
+    assert read_any(tmp_path / "a.pth")[0].keys() == {"state_dict"}
+    for name in ("a.safetensors", "a.pth"):
+        with pytest.raises(ModelFileError, match=r"no reader of inkmill.*train\.pretrained_model_path="):
+            read_weights(tmp_path / name)
+
+
+def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / "reader.safetensors"
+    save_reader(path, model.state_dict(), card.model_copy(update={"charset": ["a", "b", "c"]}))
+    with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its card: size mismatch"):
+        load_reader(path)
+
+
+@pytest.mark.parametrize("weights", [3, [1, 2], {"head.classes.bias": "none"}])
+def test_a_checkpoint_whose_weights_are_no_tensors_is_damaged(weights: Any, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pth"
+    torch.save({"reader": card.to_json(), "model": weights}, path)
+    with pytest.raises(ModelFileError, match=r"damaged\.pth: damaged, for its weights are no tensors"):
+        load_reader(path)
+
+
+def test_a_card_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pth"
+    torch.save({"reader": 3, "model": {"a": torch.ones(1)}}, path)
+    with pytest.raises(ModelFileError, match="not a reader's card"):
+        load_reader(path)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"nothing\.pth: no such checkpoint"):
+        load_checkpoint(tmp_path / "nothing.pth")
+    with pytest.raises(ModelFileError, match=r"cannot be read .*folder; a file was expected"):
+        load_checkpoint(tmp_path)
+    with pytest.raises(ModelFileError, match="no such model file"):
+        load_reader(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_not_called_damaged(tmp_path: Path) -> None:
+    for name in ("a.pth", "a.safetensors"):
+        (tmp_path / name).touch(mode=0o000)
+        with pytest.raises(ModelFileError, match=r"cannot be read .*permission denied"):
+            read_any(tmp_path / name)
