@@ -65,29 +65,39 @@ def find_images(asked: Sequence[str]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for name in asked:
-        if name.startswith("@"):
-            found.update(dict.fromkeys(find_images(_lines(Path(name[1:])))))
-            continue
-        path = Path(name)
-        if path.is_dir():
-            files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        elif path.is_file():
-            files = [path]
-        else:
-            files = _matches(path)
-        if not files:
-            raise DataError(f"{name}: no image there; expected a file, a folder of images, a glob, or @list.txt")
-        found.update(dict.fromkeys(files))
+        for one in _lines(Path(name[1:])) if name.startswith("@") else [name]:
+            found.update(dict.fromkeys(_images(one)))
     return list(found)
 
 
+def _images(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    elif path.is_file():
+        files = [path]
+    else:
+        files = _matches(path)
+    if not files:
+        raise DataError(f"{name}: no image there; expected a file, a folder of images, a glob, or @list.txt")
+    return files
+
+
 def _matches(pattern: Path) -> list[Path]:
-    relative = pattern.relative_to(pattern.anchor)
-    return sorted(match for match in Path(pattern.anchor or ".").glob(str(relative)) if match.is_file())
+    try:
+        found = list(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
+    except ValueError:  # no pattern that pathlib knows
+        return []
+    return sorted(match for match in found if match.is_file())
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except OSError as error:
         raise DataError(f"{path}: the list cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the list is not UTF-8: save it as UTF-8, one image a line") from error
+    if not lines:
+        raise DataError(f"{path}: the list is empty; expected one image a line")
+    return lines
