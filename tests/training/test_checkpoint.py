@@ -27,6 +27,12 @@ def test_newest_is_found_by_step_even_without_the_link(tmp_path: Path) -> None:
     assert found.name == "model_epoch_010_step_100000.pth"
 
 
+def test_what_a_killed_run_left_unfinished_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / ".model_epoch_001_step_00010.pth.1a2b3c4d.pth").write_bytes(b"half of it")
+    save_checkpoint(tmp_path, {}, 1, 10, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model_epoch_001_step_00010.pth", LATEST]
+
+
 def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert find_latest(tmp_path) is None
 

@@ -35,6 +35,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any], epoch: int, step: int, 
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path = folder / f"model_epoch_{epoch:03d}_step_{step:05d}.pth"
+    for unfinished in folder.glob(".model_epoch_*.pth"):  # of a run that was killed while it wrote
+        unfinished.unlink(missing_ok=True)
     write_bytes_atomic(path, buffer.getvalue())
     _point_latest_at(path)
     for old in _by_age(folder)[:-keep]:

@@ -12,6 +12,7 @@ from rapidfuzz.distance import Levenshtein
 from rich.console import Console
 from rich.table import Table
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
@@ -60,8 +61,6 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     checkpoint = require(spec, "evaluate.checkpoint", "evaluate")
     specs = list(spec.evaluate.test)
     if spec.evaluate.test_dataset_dir:
-        from inkmill.config.dataset import SourceSpec
-
         specs.append(
             SourceSpec(path=spec.evaluate.test_dataset_dir, gt_file=spec.evaluate.test_dataset_gt_file or None)
         )

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from inkmill.config.results import Results
 from inkmill.data.loaders.plan import Stats
+from inkmill.files import atomic_path
 from inkmill.training.validate import Validation
 
 
@@ -28,6 +29,7 @@ class Reporter:
     def __init__(self, console: Console, results: Results | None, num_epochs: int, world_size: int = 1) -> None:
         self.console, self.results, self.num_epochs, self.world_size = console, results, num_epochs, world_size
         self._live: Progress | None = None
+        self._task = TaskID(0)
         self._writer: Any = None
         self._images, self._started, self._waited = 0, time.perf_counter(), 0.0
         self._stats: Stats | None = None
@@ -156,8 +158,11 @@ def draw_curves(path: Path, history: list[dict[str, Any]]) -> None:
     """Draw loss and word accuracy over the epochs as a PNG.
 
     Args:
-        path: the PNG to write.
+        path: the PNG to write, whole or not at all.
         history: one row a validated epoch, as in metrics.json.
+
+    Raises:
+        OutputError: the place cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -177,4 +182,5 @@ def draw_curves(path: Path, history: list[dict[str, Any]]) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=110)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
