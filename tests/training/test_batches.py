@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from lightning.fabric import Fabric
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
+from inkmill.data.convert import convert
+from inkmill.data.sources import open_source
+from inkmill.errors import ConfigError
 from inkmill.training.batches import open_loaders
 from inkmill.training.prepare import prepare
 
@@ -49,3 +53,22 @@ def test_a_spec_that_names_an_albumentations_pipeline_loads_with_it(few_captchas
             shown.append(next(iter(train)))
     assert shown[0].keys == shown[1].keys
     assert (shown[0].images == 255 - shown[1].images).all()
+
+
+@pytest.mark.dali
+def test_dalis_reader_reads_the_training_shards_of_a_spec(few_captchas: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    convert(open_source(SourceSpec(path=str(few_captchas))), tmp_path / "shards", "shards", shard_size=50)
+    settings = ["dataset.loader=dali", "dataset.dali_reader=dali", "dataset.workers=1", "train.device=cpu"]
+    spec = load_spec(None, [f"dataset.train={tmp_path / 'shards'}", f"results_dir={tmp_path / 'results'}", *settings])
+    prepared = prepare(spec, tmp_path / "check", lambda line: None)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    with open_loaders(spec, prepared, fabric, seed=0) as (train, val):
+        assert "DALI's reader" in train.state_dict()["shuffle"]
+        assert sorted(i for batch in train for i in batch.index) == list(range(len(prepared.train.source)))
+        assert all(sum(map(len, loader)) == len(loader.plan.source) for loader in val.values())
+
+
+def test_dalis_reader_is_not_for_other_loaders() -> None:
+    with pytest.raises(ConfigError, match="dali_reader=dali needs loader=dali, not loader=auto"):
+        load_spec(None, ["dataset.dali_reader=dali"])

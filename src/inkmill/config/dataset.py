@@ -119,6 +119,8 @@ class DatasetSpec(Section):
     """Where random changes are applied; auto takes the GPU where there is one and the input size is fixed."""
     decode_on: Literal["cpu", "mixed"] = "cpu"
     """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
+    dali_reader: Literal["ours", "dali"] = "ours"
+    """loader=dali: who reads training shards; DALI's own reader shuffles only locally, see docs/dali.md."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)
     """Random changes to training images."""
     on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
@@ -132,6 +134,12 @@ class DatasetSpec(Section):
         for which in ("train", "val"):
             if getattr(self, f"{which}_gt_file") and not getattr(self, f"{which}_dataset_dir"):
                 raise ValueError(f"{which}_gt_file needs {which}_dataset_dir, the folder of its images")
+        return self
+
+    @model_validator(mode="after")
+    def _dali_reads_for_dali(self) -> DatasetSpec:
+        if self.dali_reader == "dali" and self.loader != "dali":
+            raise ValueError(f"dali_reader=dali needs loader=dali, not loader={self.loader}")
         return self
 
     def sources(self, which: Literal["train", "val"]) -> list[SourceSpec]:

@@ -84,7 +84,8 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         gpu = device.index or 0 if device.type == "cuda" else None
         on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
         augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
-        return DaliLoader(replace(plan, engine="cv"), dataset.decode_on, augment, gpu, workers)
+        reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
+        return DaliLoader(replace(plan, engine="cv"), dataset.decode_on, augment, gpu, workers, reader)
     if dataset.keep == "gpu":
         from inkmill.data.loaders.resident import ResidentLoader
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,8 @@ from inkmill.data.augment.apply_dali import DaliEngine, DaliPython
 from inkmill.data.dali import require_dali
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali_feed import DaliFeed, Fed, FeedAhead
-from inkmill.data.loaders.dali_graph import Placement, build_pipeline
+from inkmill.data.loaders.dali_graph import Placement, build_pipeline, reason_of
+from inkmill.data.loaders.dali_reader import DaliReader
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
@@ -38,10 +40,12 @@ class DaliLoader(Loader):
         augment: "cpu" or "gpu": where images are fitted and augmented.
         device_id: number of the GPU on which batches end; None uses no GPU.
         threads: of DALI's; 0 takes as many as there are cores.
+        reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
 
     Raises:
         MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
-        ConfigError: a stage is to run on a GPU, and there is none or none is named, or its work is for a CPU only.
+        ConfigError: a stage is to run on a GPU, and there is none or none is named, or its work is for a CPU only; DALI
+            is to read what its reader cannot.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class DaliLoader(Loader):
         augment: Literal["cpu", "gpu"] = "cpu",
         device_id: int | None = None,
         threads: int = 0,
+        reader: Literal["ours", "dali"] = "ours",
     ) -> None:
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
@@ -61,7 +66,8 @@ class DaliLoader(Loader):
         kept = self._store is not None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self._placement = Placement("host" if kept else decode, augment, device_id, threads or cores or 1)
-        self._feed = DaliFeed(plan, self._store, self._blocked_mask, kept)
+        self._reader = DaliReader(plan) if reader == "dali" else None
+        self._feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
         self._ahead: FeedAhead | None = None
         self._pipeline: Any = None
         self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
@@ -78,7 +84,7 @@ class DaliLoader(Loader):
 
     def _start(self, epoch: int, first: int, careful_batches: int = 0) -> None:
         self._drop_pipeline()
-        self._ahead = self._ahead or FeedAhead(self._feed.make, len(self))
+        self._ahead = self._ahead or FeedAhead(self._feed.make, len(self), 1 if self._reader else 2)
         self._ahead.flight.clear()
         self._ahead.seek(epoch, first, careful_batches)
         plan = self.plan
@@ -118,7 +124,7 @@ class DaliLoader(Loader):
         except RuntimeError as error:
             lost = [fed for fed in self._following().flight if not fed.stale]
             if not lost or all(fed.careful for fed in lost):
-                raise DataError(f"DALI failed on {self.plan.source.name}: {_reason(error)}") from error
+                raise DataError(f"DALI failed on {self.plan.source.name}: {reason_of(error)}") from error
             self._note_rebuild(lost, error)
             self._start(lost[0].epoch, lost[0].number, len(lost))
             return self._run()
@@ -135,7 +141,7 @@ class DaliLoader(Loader):
 
     def _note_rebuild(self, lost: list[Fed], error: RuntimeError) -> None:
         self.stats.notes.append(
-            f"DALI's pipeline died at batch {lost[0].number} of epoch {lost[0].epoch} ({_reason(error)});"
+            f"DALI's pipeline died at batch {lost[0].number} of epoch {lost[0].epoch} ({reason_of(error)});"
             f" it was built anew, and {len(lost)} batches were decoded without it"
         )
 
@@ -154,7 +160,16 @@ class DaliLoader(Loader):
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+        if self._reader is not None:
+            self._reader.close()
         super().close()
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        identity = super()._identity
+        if self._reader is None:
+            return identity
+        return identity | {"shuffle": f"by DALI's reader, {self.plan.shuffle}, for {self.plan.world_size} ranks"}
 
 
 def _check_placement(decode: str, augment: str, device_id: int | None) -> None:
@@ -175,10 +190,3 @@ def _check_placement(decode: str, augment: str, device_id: int | None) -> None:
             f"device_id={device_id} is not there, this machine has {torch.cuda.device_count()} CUDA devices:"
             " use device_id=None, decode=cpu and augment=cpu to run DALI without a GPU"
         )
-
-
-def _reason(error: RuntimeError) -> str:
-    """Return the line of DALI's report that says what went wrong; the rest is about its own source code."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    return next((line for line in after if line and not line.startswith("Critical error")), "no reason given")

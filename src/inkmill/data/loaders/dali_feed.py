@@ -1,8 +1,8 @@
 """What a DALI loader feeds its pipeline with, batch by batch, made ahead in threads.
 
-The order is ours, not that of a DALI reader: each batch is a pure function of (plan, epoch, number), as for every
-other loader, so epochs are exact, nothing is reset, and resuming is one integer. The encoded images of a batch, the
-numbers that fit them and the numbers that augment them go in together.
+Unless DALI's reader is asked for (`dali_reader`), the order is ours: each batch is a pure function of (plan, epoch,
+number), as for every other loader, so epochs are exact, nothing is reset, and resuming is one integer. The encoded
+images of a batch, the numbers that fit them and the numbers that augment them go in together.
 
 An image that DALI would not decode as inkmill does is decoded here and goes in as a bitmap. A batch with a sample that
 cannot be read is made by `BatchMaker`, which knows what to do with it, and so is a batch that a pipeline died of.
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ from inkmill.data.decode import decode, image_size
 from inkmill.data.image_header import read_header
 from inkmill.data.keep import Store
 from inkmill.data.loaders.dali_fit import Sizes, dali_decodes, files, fit_columns, netpbm
+from inkmill.data.loaders.dali_reader import DaliReader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.sample import Batch
+from inkmill.data.sample import Batch, Sample
 from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
 Index = NDArray[np.int64]
 _AHEAD = 2  # batches waiting for DALI to take them
-_THREADS = 2  # more would only wait for the interpreter lock
 
 
 @dataclass(slots=True)
@@ -66,14 +67,22 @@ class DaliFeed:
         store: the kept pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         fitted: whether pictures go in decoded and fitted.
+        reader: brings the encoded images, and their order; None reads the source in the plan's order.
     """
 
-    def __init__(self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any], fitted: bool) -> None:
-        self._plan, self._blocked, self._fitted = plan, blocked, fitted
-        self._order = plan.order()
+    def __init__(
+        self,
+        plan: LoadPlan,
+        store: Store | None,
+        blocked: NDArray[Any],
+        fitted: bool,
+        reader: DaliReader | None = None,
+    ) -> None:
+        self._plan, self._blocked, self._fitted, self._reader = plan, blocked, fitted, reader
+        self._order = plan.order() if reader is None else reader
         self._augments = plan.engine != "none"
         unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
-        self._maker = BatchMaker(unaugmented, store, blocked)
+        self._maker = BatchMaker(unaugmented, store, blocked, self._order)
         self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32)  # of samples seen, where DALI decodes them
 
     def make(self, epoch: int, number: int, careful: bool) -> Fed:
@@ -89,13 +98,14 @@ class DaliFeed:
             return Fed(epoch, number, None, self._columns(epoch, *self._nothing(), None), error, careful)
 
     def _encoded(self, epoch: int, number: int) -> Fed:
-        plan, source = self._plan, self._plan.source
+        plan = self._plan
         wanted = self._order.rows(epoch, number)
-        index = wanted[self._blocked[wanted] == 0]
+        good = self._blocked[wanted] == 0
+        index = wanted[good]
         if not len(index):
             return self._decoded(epoch, number, True)
         width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
-        samples = [source.get(i) for i in index.tolist()]
+        samples = self._samples(epoch, number, good, index)
         images, sizes = self._images(index, [sample.image for sample in samples], width)
         batch = Batch(
             images=None,
@@ -116,6 +126,13 @@ class DaliFeed:
             if not self._augments:
                 batch.extra["table"] = table
         return Fed(epoch, number, made, self._columns(epoch, files(images), sizes, width, index))
+
+    def _samples(self, epoch: int, number: int, good: NDArray[np.bool_], index: Index) -> list[Sample]:
+        source = self._plan.source
+        if self._reader is None:
+            return [source.get(i) for i in index.tolist()]
+        images = compress(self._reader.images(epoch, number), good)
+        return [Sample(source.key(i), image, source.target(i)) for i, image in zip(index.tolist(), images, strict=True)]
 
     def _images(self, index: Index, images: list[bytes], width: int) -> tuple[list[bytes], Sizes]:
         """Return what DALI is to decode, and the sizes of that; a header is read once, not in every epoch."""
@@ -182,13 +199,18 @@ class DaliFeed:
 class FeedAhead:
     """Hands batches to DALI in order, those to come being made in threads; runs on into the next epoch.
 
+    Args:
+        make: makes a batch of an epoch, carefully or not.
+        length: batches in an epoch.
+        threads: that call it; more than two would only wait for the interpreter lock.
+
     Attributes:
         flight: what DALI took and has not given back, oldest first.
     """
 
-    def __init__(self, make: Callable[[int, int, bool], Fed], length: int) -> None:
+    def __init__(self, make: Callable[[int, int, bool], Fed], length: int, threads: int) -> None:
         self._make, self._length = make, length
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="inkmill-dali")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="inkmill-dali")
         self._waiting: deque[Future[Fed]] = deque()
         self._next = (0, 0)
         self._careful_batches = 0

@@ -91,6 +91,51 @@ def build_pipeline(
     return pipeline
 
 
+def build_reader(
+    tars: list[str],
+    indexes: list[str],
+    extension: str,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    stretch: tuple[int, int],
+) -> Any:
+    """Build a pipeline that only reads tar shards; its outputs are the members' bytes and where each came from.
+
+    Args:
+        tars, indexes: the shards and their index files.
+        extension: of the members to read, as the indexes have it.
+        batch_size: members a run.
+        shuffle: pick at random among the next 1024.
+        seed: of that.
+        stretch: which of how many equal stretches of the samples to read, over and over.
+    """
+    from nvidia.dali import Pipeline, fn
+
+    number, count = stretch
+    pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, exec_dynamic=True)
+    with pipeline:
+        members = fn.readers.webdataset(
+            paths=tars,
+            index_paths=indexes,
+            ext=[extension],
+            random_shuffle=shuffle,
+            seed=seed,
+            shard_id=number,
+            num_shards=count,
+        )
+        pipeline.set_outputs(members, fn.get_property(members, key="source_info"))
+    pipeline.build()
+    return pipeline
+
+
+def reason_of(error: RuntimeError) -> str:
+    """Return the line of DALI's report that says what went wrong; the rest is about its own source code."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    return next((line for line in after if line and not line.startswith("Critical error")), "no reason given")
+
+
 def _decode(encoded: Node, channels: int, device: str) -> Node:
     from nvidia.dali import fn, types
 

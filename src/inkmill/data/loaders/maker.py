@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,14 @@ from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sample import Batch, Polygons, Target, Text
 from inkmill.data.targets import Regions, fit_target, move_targets, refuse_polygons
 from inkmill.errors import DataError
+
+
+class RowOrder(Protocol):
+    """Says which samples make each batch."""
+
+    def rows(self, epoch: int, number: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, int64 (B,)."""
+        ...
 
 
 class BadSampleError(DataError):
@@ -68,11 +76,14 @@ class BatchMaker:
         plan: what to load.
         store: the kept pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
+        order: which samples make each batch; the plan's where None.
     """
 
-    def __init__(self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any]) -> None:
+    def __init__(
+        self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any], order: RowOrder | None = None
+    ) -> None:
         self._plan, self._store, self._blocked = plan, store, blocked
-        self._order = plan.order()
+        self._order = plan.order() if order is None else order
         if plan.augmentation is not None and plan.engine == "cv":
             from inkmill.data.augment.apply_cv import apply_cv
 

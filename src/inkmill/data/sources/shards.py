@@ -76,6 +76,11 @@ class ShardSource(BaseSource):
             raise DataError(f"{self.key(index)}: a label of {size:,} bytes is no label")
         return _target(_LABEL_EXTENSIONS[kind], self._read(shard, offset, size, index), self.key(index))
 
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Where the images lie, int64 (N, 3): number of the shard, offset and size in bytes."""
+        return self._table[:, :3]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict(), "_lock": None}
 
