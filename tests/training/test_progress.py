@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import pytest
+
+from inkmill.errors import OutputError
+from inkmill.training.progress import draw_curves
+
+HISTORY = [
+    {"epoch": 1, "train_loss": 2.0, "val_loss": 1.5, "word_accuracy": 0.1, "cer": 0.6},
+    {"epoch": 2, "train_loss": 0.0, "val_loss": 0.5, "word_accuracy": 0.9, "cer": 0.1},
+]
+
+
+@pytest.mark.parametrize("history", [HISTORY, HISTORY[:1], [row | {"ema_word_accuracy": 0.5} for row in HISTORY]])
+def test_curves_are_a_picture_and_nothing_else_is_left(history: list[dict[str, float]], tmp_path: Path) -> None:
+    draw_curves(tmp_path / "curves.png", history)
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+    picture = cv2.imread(str(tmp_path / "curves.png"))
+    assert picture is not None
+    assert picture.std() > 1
+
+
+def test_curves_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="it is a file, and a folder is needed"):
+        draw_curves(tmp_path / "file" / "curves.png", HISTORY)
