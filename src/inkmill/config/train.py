@@ -64,7 +64,7 @@ class TrainSpec(Section):
     """Training."""
 
     num_gpus: int = Field(1, ge=0)
-    """GPUs of this machine to use; without a GPU the CPU is used, which is said."""
+    """GPUs of this machine to use, 0 for the CPU; without a GPU the CPU is used, which is said."""
     gpu_ids: Annotated[list[int], BeforeValidator(_as_ids)] = Field(default_factory=lambda: [0])
     """Which GPUs; if the count differs from num_gpus the larger wins."""
     num_nodes: int = Field(1, ge=1)

@@ -6,20 +6,23 @@ is killed at any moment must continue as if nothing had happened: everything tha
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from inkmill.config.spec import Spec
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
+from inkmill.errors import TrainingError
 from inkmill.models.file import save_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.training.batches import training_input
@@ -158,10 +161,20 @@ class TrainingLoop:
         if progress.step % settings.log_every == 0:
             self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
         due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
-        if due or self._interrupted:
+        stops = self._all_stop()
+        if due or stops:
             self.save()
-        if self._interrupted:
+        if stops:
             raise KeyboardInterrupt
+
+    def _all_stop(self) -> bool:
+        """Return whether the run is to stop here; several ranks agree every few steps, or one would wait for ever."""
+        if self.fabric.world_size == 1:
+            return self._interrupted
+        if self.progress.step % self.spec.train.log_every:
+            return False
+        wish = torch.tensor(float(self._interrupted), device=self.fabric.device)
+        return float(cast(Tensor, self.fabric.all_reduce(wish, reduce_op="sum"))) > 0
 
     def _validate(self) -> None:
         candidates = {"raw": self._score(self.model)}
@@ -169,6 +182,11 @@ class TrainingLoop:
             with self.average.applied_to(self.model):
                 candidates["ema"] = self._score(self.model)
         raw = candidates["raw"]
+        if not math.isfinite(raw.loss):
+            raise TrainingError(
+                f"the validation loss became {raw.loss} in epoch {self.progress.epoch}; lower train.optim.lr or use "
+                "train.precision=fp32 (the last checkpoint is from before)"
+            )
         self.schedule.validated(raw.loss, raw.word_accuracy)
         weights, chosen = max(candidates.items(), key=lambda pair: pair[1].rank())
         row = {"epoch": self.progress.epoch, "train_loss": self.watch.epoch_mean(), "val_loss": raw.loss}

@@ -105,7 +105,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
 
 def _launch(settings: TrainSpec) -> tuple[Fabric, str]:
     """Return a launched Fabric and one line that says what it runs on."""
-    gpus = torch.cuda.device_count() if settings.device != "cpu" else 0
+    gpus = torch.cuda.device_count() if settings.device != "cpu" and settings.num_gpus else 0
     if settings.device == "gpu" and not gpus:
         raise ConfigError("train.device=gpu, and torch finds no GPU here; use train.device=auto to train on the CPU")
     if not gpus:
