@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inkmill.data.fit import Fit
-from inkmill.data.keep import Keep, Layout, Store, open_store
+from inkmill.data.keep import Keep, Store, open_store
+from inkmill.data.keep_pages import Layout
 from inkmill.data.sample import Sample, Target
 from inkmill.errors import OutputError
 

@@ -12,11 +12,11 @@ from inkmill.data import shared
 
 
 def test_bytes_are_zero_and_writable() -> None:
-    view = np.frombuffer(shared.allocate(1000), np.uint8)
+    view = np.frombuffer(shared.allocate(1000).buffer, np.uint8)
     assert view.shape == (1000,)
     assert not view.any()
     view[:] = 7
-    assert len(shared.allocate(0)) == 1
+    assert len(shared.allocate(0).buffer) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/shm")
@@ -24,7 +24,7 @@ def test_memory_leaves_no_name_behind() -> None:
     before = set(Path("/dev/shm").glob("pym-*"))
     memory = shared.allocate(1 << 20)
     assert set(Path("/dev/shm").glob("pym-*")) <= before
-    assert len(memory) == 1 << 20
+    assert len(memory.buffer) == 1 << 20
 
 
 @pytest.mark.skipif(shared.bytes_left() is None, reason="no /dev/shm")

@@ -8,8 +8,8 @@ as for validation: batches are the same to the last byte with and without. A sto
 
 A store that does not fit its size cap keeps the first samples of the data set and never evicts: with a shuffled order
 each epoch then saves the same share, where a cache that evicts would save almost nothing. Rows are written before the
-byte that says so, and carry a CRC-32 that is checked once a run; what a crash or a bad disk left behind is decoded
-anew. The file's name and header hold the source's fingerprint and the fit's digest: other data, another store.
+byte that says so, and on the disk carry a CRC-32 that is checked once a run; what a crash or a bad disk left behind is
+decoded anew. The file's name and header hold the source's fingerprint and the fit's digest: other data, another store.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import os
 import re
 import shutil
 import tempfile
+import weakref
 import zlib
 from dataclasses import dataclass, field
+from multiprocessing.heap import Arena
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +35,10 @@ from numpy.typing import NDArray
 
 from inkmill.data import shared
 from inkmill.data.fit import Fit
+from inkmill.data.keep_pages import Layout, Pages
 from inkmill.data.sample import Source
 from inkmill.errors import OutputError
+from inkmill.files import explain
 
 Tier = Literal["none", "disk", "ram"]
 Pixels = NDArray[np.uint8]
@@ -63,41 +67,6 @@ class Keep:
     folder: Path | None = None
 
 
-class Layout:
-    """Where each sample's picture lies: samples of one width form one block, a 2-D array that a batch gathers from.
-
-    Args:
-        fit: gives height, channels and, without buckets, the width.
-        length: samples in the source.
-        bucket_widths: int (N,), or None when all pictures have the width of `fit`.
-        max_bytes: samples beyond this size are not kept.
-    """
-
-    def __init__(self, fit: Fit, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
-        column = fit.height * fit.channels
-        if bucket_widths is None:
-            self.rows = min(length, max_bytes // (column * fit.width))
-            self.place = np.arange(self.rows, dtype=np.int64)
-            self.blocks = {fit.width: (0, self.rows, column * fit.width)}
-            self.nbytes = self.rows * column * fit.width
-            return
-        sizes = np.cumsum(np.asarray(bucket_widths, np.int64) * column)
-        self.rows = int(np.searchsorted(sizes, max_bytes, side="right"))
-        self.nbytes = int(sizes[self.rows - 1]) if self.rows else 0
-        kept = np.asarray(bucket_widths)[: self.rows]
-        self.place = np.empty(self.rows, np.int64)
-        self.blocks, start = {}, 0
-        for width in np.unique(kept).tolist():
-            members = np.flatnonzero(kept == width)
-            self.place[members] = np.arange(len(members))
-            self.blocks[width] = (start, len(members), column * width)
-            start += len(members) * column * width
-
-    def digest(self) -> str:
-        """Return what the header says about where pictures lie."""
-        return hashlib.sha256(repr(self.blocks).encode() + self.place.tobytes()).hexdigest()[:16]
-
-
 @dataclass(slots=True)
 class Store:
     """Fitted pictures of one source. Opened by the loader, pickled into its workers as they start.
@@ -108,17 +77,17 @@ class Store:
 
     layout: Layout
     path: Path | None
-    memory: Any
-    checked: Any  # one byte a row, shared by the workers: its checksum was compared in this run
+    memory: Arena | None
+    checked: Arena | None  # one byte a row, shared by the workers: its checksum was compared in this run
     notes: list[str] = field(default_factory=list)
-    _views: tuple[Any, ...] | None = None
+    _opened: Pages | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.layout, self.path, self.memory, self.checked
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.layout, self.path, self.memory, self.checked = state
-        self.notes, self._views = [], None
+        self.notes, self._opened = [], None
 
     def read(
         self, index: NDArray[np.int64], images: Pixels, widths: NDArray[np.int32]
@@ -133,25 +102,27 @@ class Store:
         Returns:
             bool (B,), which rows were kept; and how many were found damaged, which count as not kept.
         """
-        filled, kept_widths, _, _ = self._open()
+        store = self._open()
         hit = index < self.layout.rows
-        hit[hit] = filled[index[hit]] == 1
+        hit[hit] = store.filled[index[hit]] == 1
         found = index[hit]
         if not len(found):
             return hit, 0
-        block, places = self._block(images.shape[2]), self.layout.place[found]
+        start, rows, size = self.layout.blocks.get(images.shape[2], (0, 0, 0))
+        block, places = store.pixels[start : start + rows * size].reshape(rows, size), self.layout.place[found]
         flat = images.reshape(len(images), -1)
         if hit.all():
             np.take(block, places, axis=0, out=flat, mode="clip")  # clip: other modes copy through a buffer
         else:
             flat[hit] = block[places]
-        widths[hit] = kept_widths[found]
+        widths[hit] = store.widths[found]
         return hit, self._check(index, flat, widths, hit)
 
     def _check(self, index: NDArray[np.int64], flat: Pixels, widths: NDArray[np.int32], hit: NDArray[np.bool_]) -> int:
-        """Compare checksums that nobody compared yet in this run; take back the hits that fail."""
-        sums = self._open()[2]
-        checked = np.frombuffer(self.checked, np.uint8)
+        """Compare checksums that nobody compared yet in this run; take back the hits that fail. Memory has none."""
+        if self.checked is None:
+            return 0
+        sums, checked = self._open().sums, np.frombuffer(self.checked.buffer, np.uint8)
         damaged = 0
         for row in np.flatnonzero(hit)[checked[index[hit]] == 0]:
             sample = index[row]
@@ -163,40 +134,47 @@ class Store:
         return damaged
 
     def write(self, index: NDArray[np.int64], images: Pixels, widths: NDArray[np.int32]) -> None:
-        """Keep pictures, where they lie within the cap; the same arrays as `read`."""
-        filled, kept_widths, sums, _ = self._open()
-        fits = np.flatnonzero(index < self.layout.rows)
-        if not len(fits):
+        """Keep pictures, where they lie within the cap; the same arrays as `read`.
+
+        Raises:
+            OutputError: the disk fails.
+        """
+        fits = index < self.layout.rows
+        if not fits.all():
+            index, images, widths = index[fits], images[fits], widths[fits]
+        if not len(index):
             return
-        block = self._block(images.shape[2])
-        for row in fits:
-            sample = index[row]
-            filled[sample] = 0  # while the row changes it must not look whole
-            pixels = images[row].reshape(-1)
-            block[self.layout.place[sample]] = pixels
-            kept_widths[sample] = widths[row]
-            sums[sample] = zlib.crc32(pixels.data, int(widths[row]))
-            filled[sample] = 1
+        store, flat = self._open(), images.reshape(len(images), -1)
+        start, _, size = self.layout.blocks[images.shape[2]]
+        store.filled[index] = 0  # while a row changes it must not look whole
+        try:
+            store.write(start + self.layout.place[index] * size, flat)
+        except OSError as error:
+            raise OutputError(f"cannot keep pictures in {self.path or 'shared memory'}: {explain(error)}") from error
+        store.widths[index] = widths
+        if self.checked is not None:
+            sums = (zlib.crc32(row.data, width) for row, width in zip(flat, widths.tolist(), strict=True))
+            store.sums[index] = np.fromiter(sums, np.uint32, len(index))
+        store.filled[index] = 1
 
     def filled(self) -> int:
         """Return how many pictures are kept now."""
-        return int(np.count_nonzero(self._open()[0]))
+        return int(np.count_nonzero(self._open().filled))
 
     def close(self) -> None:
         """Let go of the memory; the file of the disk tier stays."""
-        self._views = None
+        self._opened = None
 
-    def _block(self, width: int) -> Pixels:
-        start, rows, size = self.layout.blocks.get(width, (0, 0, 0))
-        block: Pixels = self._open()[3][start : start + rows * size].reshape(rows, size)
-        return block
-
-    def _open(self) -> tuple[Any, ...]:
-        if self._views is None:
-            self._views = _views(
-                _map(self.path) if self.path else self.memory, self.layout, _HEADER if self.path else 0
-            )
-        return self._views
+    def _open(self) -> Pages:
+        if self._opened is None:
+            if self.path is not None:
+                descriptor = os.open(self.path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+                self._opened = Pages(mmap.mmap(descriptor, 0), self.layout, _HEADER, descriptor)
+                weakref.finalize(self._opened, os.close, descriptor)
+            else:
+                assert self.memory is not None
+                self._opened = Pages(self.memory.buffer, self.layout, 0, shared.descriptor_of(self.memory))
+        return self._opened
 
 
 def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.integer] | None = None) -> Store | None:
@@ -218,9 +196,9 @@ def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.i
     notes = []
     if layout.rows < len(source):
         notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: {cause}")
-    checked = shared.allocate(layout.rows)
     if keep.tier == "ram":
-        return Store(layout, None, shared.allocate(_total(layout)), checked, notes)
+        return Store(layout, None, shared.allocate(layout.total), None, notes)
+    checked = shared.allocate(layout.rows)
     folder = keep.folder or default_cache_dir()
     header = {
         "source": source.fingerprint,
@@ -241,33 +219,14 @@ def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.i
     return Store(layout, path, None, checked, notes)
 
 
-def _total(layout: Layout) -> int:
-    return 9 * layout.rows + -9 * layout.rows % 8 + layout.nbytes
-
-
-def _views(buffer: Any, layout: Layout, offset: int) -> tuple[Any, ...]:
-    """Cut a buffer into checksums uint32 (N,), widths int32 (N,), filled uint8 (N,) and pixels."""
-    rows = layout.rows
-    sums = np.frombuffer(buffer, np.uint32, rows, offset)
-    widths = np.frombuffer(buffer, np.int32, rows, offset + 4 * rows)
-    filled = np.frombuffer(buffer, np.uint8, rows, offset + 8 * rows)
-    pixels = np.frombuffer(buffer, np.uint8, layout.nbytes, offset + 9 * rows + -9 * rows % 8)
-    return filled, widths, sums, pixels
-
-
-def _map(path: Path) -> mmap.mmap:
-    with path.open("r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
-
-
 def _header_bytes(header: dict[str, Any]) -> bytes:
     return (_MAGIC + json.dumps(header).encode()).ljust(_HEADER, b"\n")
 
 
 def _problem(path: Path, header: dict[str, Any], layout: Layout) -> str | None:
     """Say why a store cannot be used, or None."""
-    if path.stat().st_size != _HEADER + _total(layout):
-        return f"it has {path.stat().st_size:,} bytes where {_HEADER + _total(layout):,} are expected"
+    if path.stat().st_size != _HEADER + layout.total:
+        return f"it has {path.stat().st_size:,} bytes where {_HEADER + layout.total:,} are expected"
     with path.open("rb") as file:
         found = file.read(_HEADER)
     return None if found == _header_bytes(header) else "its header is damaged or of other data"
@@ -278,7 +237,7 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        size = _HEADER + _total(layout)
+        size = _HEADER + layout.total
         free = shutil.disk_usage(path.parent).free
         if free < size:
             raise OutputError(
@@ -290,8 +249,7 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(_header_bytes(header))
             file.truncate(size)
-            if hasattr(os, "posix_fallocate"):  # a sparse file on a full disk would kill the process that writes it
-                os.posix_fallocate(file.fileno(), 0, size)
+            shared.reserve(file.fileno(), size)
         _publish(temporary, path)
     except OSError as error:
         raise OutputError(f"the kept pictures cannot be stored in {path.parent}: {error.strerror or error}") from error

@@ -1,23 +1,51 @@
 """Memory that processes share, without a name and so without leftovers.
 
-multiprocessing's own arrays lie in a file of /dev/shm that is unlinked as soon as it is open: whatever kills whom, the
+multiprocessing's own memory lies in a file of /dev/shm that is unlinked as soon as it is open: whatever kills whom, the
 kernel frees it with the last process. Containers often have a /dev/shm of 64 MiB; multiprocessing then falls back to
 the folder for temporary files without a word, which works and is slower, so we say it.
+
+Its arrays are not used, only the memory under them: an array is filled with zeros, by one core, before anyone can work.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from multiprocessing.sharedctypes import RawArray
+from multiprocessing.heap import Arena
 from pathlib import Path
-from typing import Any
+
+from inkmill.errors import OutputError
 
 _SHARED = Path("/dev/shm")
 
 
-def allocate(size: int) -> Any:
-    """Return `size` shared bytes, all zero; they can be handed to processes as they start."""
-    return RawArray("B", max(size, 1))
+def allocate(size: int) -> Arena:
+    """Return `size` shared bytes, all zero, as `.buffer`; they can be handed to processes as they start.
+
+    Raises:
+        OutputError: there is no room for them.
+    """
+    memory = Arena(max(size, 1))
+    descriptor = descriptor_of(memory)
+    try:
+        if descriptor is not None:
+            reserve(descriptor, max(size, 1))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise OutputError(f"{size / 2**20:,.0f} MiB of shared memory cannot be had: keep or prefetch less") from error
+    return memory
+
+
+def descriptor_of(memory: Arena) -> int | None:
+    """Return the file in which shared bytes lie, for `os.pwrite`; None where the system has no such thing."""
+    return getattr(memory, "fd", None)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Give a new file all its pages: who writes to one that the system lacks later on is killed. Raises OSError."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def bytes_left() -> int | None:

@@ -110,7 +110,7 @@ class BatchMaker:
         keys, targets, skipped = self._load(index, images, widths, hit, regions)
         good = np.array([key is not None for key in keys], np.bool_)
         if self._store is not None and not hit.all():
-            new = good & ~hit
+            new = slice(None) if good.all() and not hit.any() else good & ~hit  # a slice copies nothing
             self._store.write(index[new], images[new], widths[new])
         if skipped:
             images[: good.sum()] = images[good]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import traceback
 from multiprocessing.connection import Connection
+from multiprocessing.heap import Arena
 from typing import Any
 
 import cv2
@@ -19,7 +20,7 @@ Task = tuple[int, int, int, int]
 """(slot, run, epoch, number): make batch `number` of `epoch` in `slot`, for the run of that number."""
 
 
-def work(connection: Connection, memory: Any, blocked: Any, run_now: Any, store: Store | None) -> None:
+def work(connection: Connection, memory: Arena, blocked: Arena, run_now: Any, store: Store | None) -> None:
     """Answer tasks until the connection closes.
 
     The first message is the plan. Each `Task` is answered by (slot, run, number, kind, content), in the order asked:
@@ -37,8 +38,8 @@ def work(connection: Connection, memory: Any, blocked: Any, run_now: Any, store:
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     try:
         plan: LoadPlan = connection.recv()
-        maker = BatchMaker(plan, store, np.frombuffer(blocked, np.uint8))
-        pixels = np.frombuffer(memory, np.uint8)
+        maker = BatchMaker(plan, store, np.frombuffer(blocked.buffer, np.uint8))
+        pixels = np.frombuffer(memory.buffer, np.uint8)
         while (task := connection.recv()) is not None:
             slot, run, epoch, number = task
             if run != run_now.value:

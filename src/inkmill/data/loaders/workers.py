@@ -57,7 +57,7 @@ class WorkerLoader(Loader):
         super().__init__(plan)
         self._count = workers
         self._blocked_shared = shared.allocate(len(plan.source))
-        self._blocked_mask = np.frombuffer(self._blocked_shared, np.uint8)
+        self._blocked_mask = np.frombuffer(self._blocked_shared.buffer, np.uint8)
         self._run = RawValue("Q", 0)
         self._workers: list[_Worker] = []
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -98,7 +98,7 @@ class WorkerLoader(Loader):
                 )
                 process.start()
                 theirs.close()  # so that the pipe ends when the worker does
-                self._workers.append(_Worker(process, ours, np.frombuffer(memory, np.uint8), []))
+                self._workers.append(_Worker(process, ours, np.frombuffer(memory.buffer, np.uint8), []))
         self._finalizer = weakref.finalize(self, _end, self._workers)
         for worker in self._workers:
             try:
