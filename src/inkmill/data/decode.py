@@ -67,8 +67,7 @@ def _decode_jpeg(data: bytes, header: ImageHeader, channels: Channels) -> Image:
         raise ImageError("the JPEG is cut short: it has no end marker")
     if channels == 1:
         return cast(Image, _imdecode(data, cv2.IMREAD_GRAYSCALE, header)[:, :, None])
-    image = _imdecode(data, cv2.IMREAD_COLOR, header)
-    return cast(Image, cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image))
+    return _imdecode(data, cv2.IMREAD_COLOR_RGB, header)
 
 
 def _imdecode(data: bytes, flag: int, header: ImageHeader) -> NDArray[Any]:

@@ -20,6 +20,8 @@ Format = Literal["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"]
 _ORIENTATION_TAG = 0x0112
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PLAIN_MARKERS = frozenset({0xC4, 0xDB, 0xE0})  # tables and JFIF: most of a header
+_FRAME = struct.Struct(">HHB")
 
 
 class ImageHeader(NamedTuple):
@@ -96,14 +98,16 @@ def _jpeg(data: bytes) -> ImageHeader:
         position += 2
         if marker in _STANDALONE_MARKERS:
             continue
-        (length,) = struct.unpack_from(">H", data, position)
-        if marker in _FRAME_MARKERS:
-            height, width, components = struct.unpack_from(">HHB", data, position + 3)
+        length = data[position] << 8 | data[position + 1]  # for bytes twice as fast as struct
+        if marker in _PLAIN_MARKERS:
+            pass
+        elif marker in _FRAME_MARKERS:
+            height, width, components = _FRAME.unpack_from(data, position + 3)
         elif marker == 0xE1 and data[position + 2 : position + 8] == b"Exif\0\0":
             orientation = _exif_orientation(data[position + 8 : position + length])
         elif marker in (0xDA, 0xD9):
             return ImageHeader("JPEG", width, height, orientation, position + length, components)
-        position += max(length, 2)
+        position += length if length > 2 else 2
 
 
 def _png(data: bytes) -> ImageHeader:

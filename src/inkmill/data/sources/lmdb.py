@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inkmill.data.formats.multilabel import split_labels
-from inkmill.data.sample import Labels, Target, Text
+from inkmill.data.sample import Labels, Sample, Target, Text
 from inkmill.data.sources.base import BaseSource, check_image_bytes
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import DataError, MissingExtraError
@@ -45,11 +45,19 @@ class LmdbSource(BaseSource):
     def __len__(self) -> int:
         return self._length
 
+    def get(self, index: int) -> Sample:
+        """See `Source.get`; image and label come from one transaction."""
+        index = self._checked(index)
+        key = self.key(index)
+        image, label = self._values(index, "image", "label")
+        check_image_bytes(len(image), key)
+        return Sample(key, image, self._target(label, key))
+
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
-        data = self._value("image", index)
-        check_image_bytes(len(data), self.key(index))
-        return data
+        (image,) = self._values(index, "image")
+        check_image_bytes(len(image), self.key(index))
+        return image
 
     def key(self, index: int) -> str:
         """See `Source.key`: the LMDB key of the image."""
@@ -57,21 +65,28 @@ class LmdbSource(BaseSource):
 
     def target(self, index: int) -> Target:
         """See `Source.target`."""
+        (label,) = self._values(index, "label")
+        return self._target(label, self.key(index))
+
+    def _target(self, data: bytes, key: str) -> Target:
         try:
-            label = self._value("label", index).decode("utf-8")
+            label = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.folder}: the label of {self.key(index)} is not UTF-8 ({error.reason})") from None
+            raise DataError(f"{self.folder}: the label of {key} is not UTF-8 ({error.reason})") from None
         return Labels(tuple(split_labels(label))) if self._multilabel else Text(label)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def _value(self, what: str, index: int) -> bytes:
-        key = f"{what}-{self._checked(index) + self._base:09d}"
-        value = self._environment().get(key)
-        if value is None:
-            raise DataError(f"{self.folder}: the key {key} is missing, although num-samples counts it")
-        return value
+    def _values(self, index: int, *kinds: str) -> list[bytes]:
+        number = self._checked(index) + self._base
+        keys = [f"{kind}-{number:09d}" for kind in kinds]
+        found = self._environment().get(*keys)
+        values = [value for value in found if value is not None]
+        if len(values) < len(keys):
+            missing = keys[found.index(None)]
+            raise DataError(f"{self.folder}: the key {missing} is missing, although num-samples counts it")
+        return values
 
     def _environment(self) -> _Environment:
         """An environment must not cross a fork, so it is kept with the process it was opened in."""
@@ -98,11 +113,13 @@ class _Environment:
         except lmdb.Error as error:
             raise DataError(f"{path} cannot be read as an LMDB ({error})") from error
 
-    def get(self, key: str) -> bytes | None:
-        """Return a value, copied; each call has its own transaction, so any thread may call."""
+    def get(self, *keys: str) -> list[bytes | None]:
+        """Return values, copied; each call has its own transaction, so any thread may call."""
         with self._env.begin() as transaction:
-            value: bytes | None = transaction.get(key.encode("ascii"))
-            return value
+            return [transaction.get(key.encode("ascii")) for key in keys]
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) != [None]
 
     def entries(self) -> int:
         """Return the number of keys."""
@@ -151,19 +168,19 @@ def _open(folder: Path) -> _Environment:
 def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[str, ...]]:
     """Return (first number, number of samples, notes)."""
     count = _count(environment, folder)
-    base = 0 if environment.get("image-000000000") is not None else 1
-    vietocr = base == 0 and environment.get("path-000000000") is not None
+    base = 0 if "image-000000000" in environment else 1
+    vietocr = base == 0 and "path-000000000" in environment
     notes = []
-    if vietocr and environment.get(f"image-{count:09d}") is not None:
+    if vietocr and f"image-{count:09d}" in environment:
         count += 1
         notes.append(f"num-samples says {count - 1}, as VietOCR counts, and there are {count}")
     if count == 0:
         raise DataError(f"{folder} is an LMDB without a sample (num-samples is 0)")
     last = f"image-{count - 1 + base:09d}"
-    if environment.get(last) is None:
+    if last not in environment:
         raise DataError(f"{folder}: num-samples is {count}, and the key {last} is missing: convert the set again")
     # Kinds of key that every sample has; what is left over belongs to no sample that counts.
-    kinds = sum(environment.get(f"{kind}-{base:09d}") is not None for kind in ("image", "label", "path", "dim", "wh"))
+    kinds = sum(f"{kind}-{base:09d}" in environment for kind in ("image", "label", "path", "dim", "wh"))
     surplus = environment.entries() - 1 - kinds * count
     if surplus > 0:
         notes.append(f"{surplus} keys beyond num-samples are left over from an older conversion and not used")
@@ -171,7 +188,7 @@ def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[st
 
 
 def _count(environment: _Environment, folder: Path) -> int:
-    value = environment.get("num-samples")
+    (value,) = environment.get("num-samples")
     if value is None:
         raise DataError(f"{folder} is an LMDB without the key num-samples: expected the keys of CLOVA, TAO or VietOCR")
     text = value[:20].decode("ascii", "replace").strip()
