@@ -19,7 +19,8 @@ def load(path: str | Path, device: str | None = None) -> Reader:
     """Return the reader of a model file: `inkmill.load("best_accuracy.safetensors").read(["a.png"])`.
 
     Args:
-        path: a .safetensors or .pth file of `inkmill train` (needs torch).
+        path: a .safetensors or .pth file of `inkmill train`, which needs torch, or a .onnx file of `inkmill export`,
+            which does not and is read on the CPU.
         device: "cpu" or "cuda"; by default the GPU where there is one.
 
     Raises:
@@ -27,8 +28,12 @@ def load(path: str | Path, device: str | None = None) -> Reader:
         MissingExtraError: a torch file, and torch is not installed.
     """
     path = Path(path)
+    if path.suffix == ".onnx":
+        from inkmill.runtime.onnx import OnnxReader
+
+        return OnnxReader(path)
     if path.suffix not in (".safetensors", ".pth"):
-        raise ModelFileError(f"{path}: expected a .safetensors or .pth file of `inkmill train`")
+        raise ModelFileError(f"{path}: expected a .safetensors, .pth or .onnx file")
     try:
         from inkmill.training.reading import TorchReader
     except ModuleNotFoundError as error:

@@ -96,7 +96,7 @@ class TPS(nn.Module):
         features = self.localisation(images).mean(dim=(2, 3))
         with torch.autocast(images.device.type, enabled=False):
             points: Tensor = self.points(self.hidden(features.to(self.points.weight.dtype)))
-        return points.view(len(images), points.shape[1] // 2, 2)
+        return points.view(images.shape[0], points.shape[1] // 2, 2)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the straightened images."""
@@ -104,6 +104,6 @@ class TPS(nn.Module):
         # 200-pixel line apart.
         points = self.control_points(images).to(self.matrix.dtype)
         with torch.autocast(images.device.type, enabled=False):
-            grid = (self.matrix @ points).view(len(images), *self.size, 2)
+            grid = (self.matrix @ points).view(images.shape[0], *self.size, 2)
             sampled = F.grid_sample(images.to(grid.dtype), grid, padding_mode="border", align_corners=True)
         return sampled.to(images.dtype)

@@ -1,0 +1,26 @@
+"""`inkmill export`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from inkmill.cli.options import SpecFile, arguments, load, make_console, split_model
+
+
+def export(
+    given: Annotated[list[str] | None, arguments("MODEL | FILE.onnx | ", "The model, then the file to write.")] = None,
+    spec: SpecFile = None,
+) -> None:
+    """Write a reader as one ONNX file, which reads without torch.
+
+    The file is written only if it reads what torch reads.
+    """
+    from inkmill.config.load import require
+
+    model, files, overrides = split_model(given)
+    loaded = load(spec, overrides, export__checkpoint=model, export__onnx_file=files[0] if files else None)
+    require(loaded, "export.checkpoint", "export")
+
+    from inkmill.export.onnx import export as run
+
+    run(loaded, console=make_console())

@@ -1,0 +1,1 @@
+"""Export: readers for other programs, and for installs without torch."""
