@@ -29,7 +29,7 @@ def test_a_spec_object_takes_no_overrides() -> None:
 
 
 def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"notes\.txt: expected a \.safetensors or \.pth file"):
+    with pytest.raises(ModelFileError, match=r"notes\.txt: expected a \.safetensors, \.pth or \.onnx file"):
         inkmill.load(tmp_path / "notes.txt")
 
 
