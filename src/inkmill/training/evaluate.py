@@ -66,6 +66,8 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         )
     if not specs:
         raise ConfigError("evaluate needs a test set: give evaluate.test=PATH, or evaluate.test_dataset_dir")
+    if spec.evaluate.trt_engine:
+        console.print("evaluate.trt_engine is accepted and has no effect here: evaluate.checkpoint is scored")
     with open_results(spec, "evaluate") as results:
         reader = TorchReader.load(Path(checkpoint))
         sources: dict[str, Source] = {}

@@ -84,6 +84,9 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
     folder = results.folder if results is not None else results_folder(spec, "train")
     reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
     reporter.say(note)
+    for key in ("wandb", "encryption_key"):
+        if getattr(spec, key):
+            reporter.say(f"{key} is accepted and has no effect here")
     try:
         checkpoint = _checkpoint(spec, folder)
         seed = _seed(spec, fabric, checkpoint, reporter)
@@ -94,6 +97,9 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
             fabric.barrier()
         model = _model(spec, prepared, reporter, starts=checkpoint is None)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
+            for loader in (loaders[0], *loaders[1].values()):
+                for line in loader.stats.notes:
+                    reporter.say(line)
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter)
             if checkpoint is not None:
                 _resume(loop, spec, checkpoint, reporter)
