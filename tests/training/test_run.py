@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
@@ -330,3 +331,13 @@ def test_every_preset_trains(preset: str, few_captchas: Path, tmp_path: Path) ->
     spec.train.validation_interval = spec.train.num_epochs = 1
     spec.dataset.workers, spec.dataset.batch_size = 0, 10
     assert math.isfinite(train(spec).metrics["history"][0]["train_loss"])
+
+
+def test_a_store_that_holds_a_part_and_keys_without_effect_are_said(small_spec: MakeSpec) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    settings = ["dataset.keep=ram", "dataset.keep_gib=0.0001", "encryption_key=secret", "train.num_epochs=1"]
+    train(small_spec(*settings), console=console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "keeps 52 of 108 pictures: the cap is 0.0001 GiB" in said
+    assert "encryption_key is accepted and has no effect here" in said
+    assert "secret" not in said
