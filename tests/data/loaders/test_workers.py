@@ -61,6 +61,7 @@ def test_views_lie_in_shared_memory_and_copies_do_not(captcha_plan: Callable[...
 
 SCRIPT = """
 import os, signal, sys
+from multiprocessing import active_children
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from captcha_source import CaptchaSource
@@ -72,7 +73,7 @@ plan = LoadPlan(CaptchaSource.first(Path({captchas!r}), 40), Fit(32, 64, 3), bat
 loader = make_loader(plan, 2)
 batches = iter(loader)
 next(batches)
-pids = [worker.process.pid for worker in loader._workers]
+pids = [child.pid for child in active_children()]
 assert "torch" not in sys.modules
 print(os.getpid(), *pids, flush=True)
 {end}

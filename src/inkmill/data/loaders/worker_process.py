@@ -1,59 +1,71 @@
-"""The worker's side of loaders/workers.py: make the batch that is asked for, write its pixels into shared memory."""
+"""The worker's side of loaders/pool.py: do the tasks that are asked for, write what is large into shared memory."""
 
 from __future__ import annotations
 
 import signal
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.heap import Arena
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from inkmill.data.keep import Store
-from inkmill.data.loaders.maker import BatchMaker
-from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import InkmillError
 
-Task = tuple[int, int, int, int]
-"""(slot, run, epoch, number): make batch `number` of `epoch` in `slot`, for the run of that number."""
+Task = tuple[int, ...]
+"""(epoch, number) of a batch, and what else the job wants to know."""
+Do = Callable[[Task, NDArray[np.uint8]], Any]
+"""Does a task: writes what is large into the memory, uint8 (slot_bytes,), and returns what is cheap to send."""
 
 
-def work(connection: Connection, memory: Arena, blocked: Arena, run_now: Any, store: Store | None) -> None:
+class Job(Protocol):
+    """What workers do. It is pickled into them."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """The memory that a task is given."""
+        ...
+
+    def open(self, *handed: Any) -> Do:
+        """Return what does a task; called once in each worker, with what it was handed as it started."""
+        ...
+
+
+def work(connection: Connection, memory: Arena, run_now: Any, handed: tuple[Any, ...]) -> None:
     """Answer tasks until the connection closes.
 
-    The first message is the plan. Each `Task` is answered by (slot, run, number, kind, content), in the order asked:
-    "made" and what `Made.pack` gives, "stale" when the run has been left meanwhile, "error" and what the user can mend,
-    or "bug" and the traceback.
+    The first message is the job, each further one (slot, run, task). A task is answered by (slot, run, kind, content),
+    in the order asked: "done" and what the job returned, "stale" when the run has been left meanwhile, "error" and what
+    the user can mend, or "bug" and the traceback.
 
     Args:
-        connection: to the loader.
-        memory: shared bytes, slots of `plan.batch_bytes`, written by this worker alone.
-        blocked: shared bytes, one a sample; see BatchMaker.
-        run_now: shared integer, the number of the loader's present run.
-        store: the kept pictures, or None.
+        connection: to the pool.
+        memory: shared bytes, slots of `job.slot_bytes`, written by this worker alone.
+        run_now: shared integer, the number of the pool's present run.
+        handed: for `job.open`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the loader ends its workers itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the pool ends its workers itself
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     try:
-        plan: LoadPlan = connection.recv()
-        maker = BatchMaker(plan, store, np.frombuffer(blocked.buffer, np.uint8))
-        pixels = np.frombuffer(memory.buffer, np.uint8)
-        while (task := connection.recv()) is not None:
-            slot, run, epoch, number = task
+        job: Job = connection.recv()
+        do, size = job.open(*handed), job.slot_bytes
+        everything = np.frombuffer(memory.buffer, np.uint8)
+        while True:
+            slot, run, task = connection.recv()
             if run != run_now.value:
-                connection.send((slot, run, number, "stale", None))
+                connection.send((slot, run, "stale", None))
                 continue
-            buffer = pixels[slot * plan.batch_bytes : (slot + 1) * plan.batch_bytes]
-            connection.send((slot, run, number, *_answer(maker, epoch, number, buffer)))
+            connection.send((slot, run, *_answer(do, task, everything[slot * size : (slot + 1) * size])))
     except (EOFError, ConnectionError):
-        return  # the loader's process is gone
+        return  # the pool's process is gone
 
 
-def _answer(maker: BatchMaker, epoch: int, number: int, buffer: Any) -> tuple[str, Any]:
+def _answer(do: Do, task: Task, memory: NDArray[np.uint8]) -> tuple[str, Any]:
     try:
-        return "made", maker.make(epoch, number, buffer).pack()
+        return "done", do(task, memory)
     except InkmillError as error:
         return "error", error
     except Exception:

@@ -1,0 +1,220 @@
+"""Processes that answer tasks in shared memory: what loaders with worker processes have in common.
+
+Nothing but integers goes to a worker and little comes back through its pipe: what is large is written where the
+consumer reads it. The memory has no name (see shared.py), so nothing is left behind, whatever kills whom. Each worker
+has its own pipe, because a queue's lock would stay locked when its holder is killed. Workers are started by "spawn": it
+works on every system, and beside threads and CUDA. They live until the pool is closed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.sharedctypes import RawValue
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data import shared
+from inkmill.data.loaders.worker_process import Job, Task, work
+from inkmill.errors import DataError
+
+_SLOTS = 3  # answers a worker's memory holds: one in the making, one asked for, one with the consumer or waiting for it
+_PATIENCE_S = 5.0  # how long a worker may take to end by itself
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a task.
+
+    Attributes:
+        task: which one.
+        content: what the job returned.
+        memory: uint8, the slot it was answered in; valid until the next answer is asked for.
+        error: why there is no content.
+    """
+
+    task: Task
+    content: Any
+    memory: NDArray[np.uint8]
+    error: Exception | None
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    memory: NDArray[np.uint8]  # its own: pages that one process alone writes are mapped once and stay in its cache
+    free: list[int]  # its slots that may be written
+    tasks: list[tuple[int, Task]] = field(default_factory=list)  # (slot, task) asked and not answered, oldest first
+
+
+_Place = tuple[_Worker, int]  # a worker and its slot
+
+
+class Pool:
+    """Processes that do a job; they start with the first task.
+
+    Args:
+        job: what they do; pickled once.
+        handed: given to `job.open`: what a process can only be handed as it starts, such as shared memory.
+        count: how many processes.
+    """
+
+    def __init__(self, job: Job, handed: tuple[Any, ...], count: int) -> None:
+        self._job, self._handed, self._count = job, handed, count
+        self._run = RawValue("Q", 0)
+        self._workers: list[_Worker] = []
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def shortage(self) -> str | None:
+        """Say that the memory will not lie in memory, or return None."""
+        return None if self._workers else shared.shortage(self._job.slot_bytes * _SLOTS * self._count)
+
+    def answers(self, tasks: Iterator[Task]) -> Generator[Answer, None, None]:
+        """Yield the tasks' answers in order, those to come being worked on meanwhile; one iteration at a time.
+
+        Raises:
+            DataError: a worker died; the pool is closed then.
+        """
+        if not self._workers:
+            self._start()
+        self._run.value += 1  # tasks left from a run that ended early are answered at once and forgotten
+        for worker in self._workers:
+            busy = {slot for slot, _ in worker.tasks}
+            worker.free = [slot for slot in range(_SLOTS) if slot not in busy]
+        asked: deque[_Place] = deque()
+        ready: dict[_Place, Answer] = {}
+        self._ask(tasks, asked)
+        while asked:
+            worker, slot = place = asked.popleft()
+            while place not in ready:
+                self._collect(ready)
+            yield ready.pop(place)
+            worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
+            self._ask(tasks, asked)
+
+    def _start(self) -> None:
+        size = self._job.slot_bytes * _SLOTS
+        job = ForkingPickler.dumps(self._job)  # once, not once a worker: a source may hold a million names
+        context = multiprocessing.get_context("spawn")
+        with _light_start(needs_main=b"__main__" in bytes(job)):
+            for number in range(self._count):
+                memory = shared.allocate(size)
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=work,
+                    args=(theirs, memory, self._run, self._handed),
+                    name=f"inkmill-loader-{number}",
+                    daemon=True,
+                )
+                process.start()
+                theirs.close()  # so that the pipe ends when the worker does
+                self._workers.append(_Worker(process, ours, np.frombuffer(memory.buffer, np.uint8), []))
+        self._finalizer = weakref.finalize(self, _end, self._workers)
+        for worker in self._workers:
+            try:
+                worker.connection.send_bytes(job)
+            except OSError:
+                self._died(worker)
+
+    def _ask(self, tasks: Iterator[Task], asked: deque[_Place]) -> None:
+        """Ask for answers as long as there is a free slot, the least busy worker first."""
+        while able := [worker for worker in self._workers if worker.free]:
+            task = next(tasks, None)
+            if task is None:
+                return
+            worker = min(able, key=lambda w: len(w.tasks))
+            slot = worker.free.pop()
+            worker.tasks.append((slot, task))
+            asked.append((worker, slot))
+            try:
+                worker.connection.send((slot, self._run.value, task))
+            except OSError:
+                self._died(worker)
+
+    def _collect(self, ready: dict[_Place, Answer]) -> None:
+        """Wait for answers and take them; the end of a worker wakes this up as well."""
+        by_connection = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(by_connection)):
+            worker = by_connection[connection]  # type: ignore[index]
+            try:
+                slot, run, kind, content = worker.connection.recv()
+            except (EOFError, OSError):
+                self._died(worker)
+            _, task = worker.tasks.pop(0)
+            if run == self._run.value:
+                ready[worker, slot] = self._answer(worker, slot, task, kind, content)
+            else:
+                worker.free.append(slot)
+
+    def _answer(self, worker: _Worker, slot: int, task: Task, kind: str, content: Any) -> Answer:
+        size = self._job.slot_bytes
+        memory = worker.memory[slot * size : (slot + 1) * size]
+        if kind == "done":
+            return Answer(task, content, memory, None)
+        error = content if kind == "error" else RuntimeError(f"a loader worker failed:\n{content}")
+        return Answer(task, None, memory, error)
+
+    def _died(self, worker: _Worker) -> NoReturn:
+        worker.process.join(_PATIENCE_S)  # its pipe is closed: it is ending, and its exit code is about to come
+        code = worker.process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        hint = {-9: ": memory may have run out, try fewer workers or smaller batches", 1: ": its traceback is above"}
+        doing = f"while it made batch {worker.tasks[0][1][1]}" if worker.tasks else "while it had nothing to do"
+        name = f"{worker.process.name} (pid {worker.process.pid})"
+        self.close()
+        raise DataError(f"{name} {how} {doing}{hint.get(code or 0, '')}")
+
+    def close(self) -> None:
+        """End the processes and give their memory back; another task starts new ones."""
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = None
+        self._workers = []
+
+
+def _end(workers: list[_Worker]) -> None:
+    """Close the pipes, which ends the workers after the task they are at; end those that do not listen."""
+    for worker in workers:
+        worker.connection.close()
+    for worker in workers:
+        worker.process.join(_PATIENCE_S)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.process.close()
+    workers.clear()
+
+
+@contextmanager
+def _light_start(needs_main: bool) -> Iterator[None]:
+    """Start processes that do not import the user's script, and that Ctrl-C does not reach.
+
+    multiprocessing imports `__main__` into every worker. Ours need it only when the job itself refers to it, and
+    without it they start in a fraction of the time (a training script imports torch), and scripts without the
+    `if __name__ == "__main__"` guard work.
+    """
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    names: list[str] = [] if needs_main else [name for name in ("__spec__", "__file__") if name in main]
+    hidden: dict[str, Any] = {name: main[name] for name in names}
+    main.update(dict.fromkeys(names))
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, which therefore never see Ctrl-C
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        main.update(hidden)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
