@@ -16,12 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inkmill.data import shared
 from inkmill.data.augment.apply_dali import DaliEngine, DaliPython
 from inkmill.data.dali import require_dali
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.dali_feed import DaliFeed, Fed, FeedAhead
+from inkmill.data.loaders.dali_ahead import FeedAhead, Feeders, ThreadFeeders
+from inkmill.data.loaders.dali_feed import DaliFeed, Fed
 from inkmill.data.loaders.dali_graph import Placement, build_pipeline, reason_of
 from inkmill.data.loaders.dali_reader import DaliReader
+from inkmill.data.loaders.dali_workers import WorkerFeeders
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
@@ -41,6 +44,8 @@ class DaliLoader(Loader):
         device_id: number of the GPU on which batches end; None uses no GPU.
         threads: of DALI's; 0 takes as many as there are cores.
         reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
+        feeders: processes that read and draw for DALI; 0 does it in threads of this process, which share its
+            interpreter lock. None takes one for every four threads, four at most; DALI's reader needs none.
 
     Raises:
         MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
@@ -56,6 +61,7 @@ class DaliLoader(Loader):
         device_id: int | None = None,
         threads: int = 0,
         reader: Literal["ours", "dali"] = "ours",
+        feeders: int | None = None,
     ) -> None:
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
@@ -64,11 +70,19 @@ class DaliLoader(Loader):
         super().__init__(plan)
         self.on_device = device_id is not None
         kept = self._store is not None
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._placement = Placement("host" if kept else decode, augment, device_id, threads or cores or 1)
+        threads = threads or _cores()
+        self._placement = Placement("host" if kept else decode, augment, device_id, threads)
         self._reader = DaliReader(plan) if reader == "dali" else None
-        self._feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
-        self._ahead: FeedAhead | None = None
+        blocked = shared.allocate(len(plan.source))
+        self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
+        self._feed = feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
+        processes = min(threads // 4, 4) if feeders is None else feeders
+        feeding: Feeders
+        if self._reader is not None or not processes:
+            feeding = ThreadFeeders(feed.make, 1 if self._reader else 2)
+        else:
+            feeding = WorkerFeeders(plan, self._store, blocked, feed, kept, processes, self.stats.notes)
+        self._ahead = FeedAhead(feeding, feed, len(self))
         self._pipeline: Any = None
         self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
 
@@ -76,15 +90,14 @@ class DaliLoader(Loader):
         blocked = set(self._blocked.values())
         if self._pipeline is None:
             self._start(epoch, first)
-        elif self._following().following() != (epoch, first) or blocked != self._made_without:
-            self._following().seek(epoch, first)
+        elif self._ahead.following() != (epoch, first) or blocked != self._made_without:
+            self._ahead.seek(epoch, first)
         self._made_without = blocked
         for _ in range(first, len(self)):
             yield self._next()
 
     def _start(self, epoch: int, first: int, careful_batches: int = 0) -> None:
         self._drop_pipeline()
-        self._ahead = self._ahead or FeedAhead(self._feed.make, len(self), 1 if self._reader else 2)
         self._ahead.flight.clear()
         self._ahead.seek(epoch, first, careful_batches)
         plan = self.plan
@@ -101,14 +114,10 @@ class DaliLoader(Loader):
         largest = plan.fit.height * plan.fit.width * plan.fit.channels
         return DaliEngine(plan.numbers.layout, plan.fit.channels, largest, self._placement.augment)
 
-    def _following(self) -> FeedAhead:
-        assert self._ahead is not None
-        return self._ahead
-
     def _next(self) -> Made:
         while True:
             images = self._run()
-            fed = self._following().flight.popleft()
+            fed = self._ahead.flight.popleft()
             if fed.stale:
                 continue
             if fed.error is not None:
@@ -122,7 +131,7 @@ class DaliLoader(Loader):
         try:
             return self._output()
         except RuntimeError as error:
-            lost = [fed for fed in self._following().flight if not fed.stale]
+            lost = [fed for fed in self._ahead.flight if not fed.stale]
             if not lost or all(fed.careful for fed in lost):
                 raise DataError(f"DALI failed on {self.plan.source.name}: {reason_of(error)}") from error
             self._note_rebuild(lost, error)
@@ -146,7 +155,7 @@ class DaliLoader(Loader):
         )
 
     def _drop_pipeline(self) -> None:
-        if self._pipeline is not None and self._ahead is not None:
+        if self._pipeline is not None:
             try:
                 while not self._pipeline.empty():  # work in flight may need this thread's interpreter lock to end
                     self._pipeline.outputs()
@@ -157,9 +166,7 @@ class DaliLoader(Loader):
     def close(self) -> None:
         """Give back DALI's threads and memory; iterating again takes them again."""
         self._drop_pipeline()
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        self._ahead.close()
         if self._reader is not None:
             self._reader.close()
         super().close()
@@ -170,6 +177,10 @@ class DaliLoader(Loader):
         if self._reader is None:
             return identity
         return identity | {"shuffle": f"by DALI's reader, {self.plan.shuffle}, for {self.plan.world_size} ranks"}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_placement(decode: str, augment: str, device_id: int | None) -> None:

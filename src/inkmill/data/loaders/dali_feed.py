@@ -1,4 +1,4 @@
-"""What a DALI loader feeds its pipeline with, batch by batch, made ahead in threads.
+"""What a DALI loader feeds its pipeline with, batch by batch.
 
 Unless DALI's reader is asked for (`dali_reader`), the order is ours: each batch is a pure function of (plan, epoch,
 number), as for every other loader, so epochs are exact, nothing is reset, and resuming is one integer. The encoded
@@ -10,9 +10,6 @@ cannot be read is made by `BatchMaker`, which knows what to do with it, and so i
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -34,7 +31,6 @@ from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_
 from inkmill.errors import DataError
 
 Index = NDArray[np.int64]
-_AHEAD = 2  # batches waiting for DALI to take them
 
 
 @dataclass(slots=True)
@@ -68,6 +64,7 @@ class DaliFeed:
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         fitted: whether pictures go in decoded and fitted.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
+        sizes: int32 (N, 3), where sizes are remembered, all zero at first; shared where several feeds are at work.
     """
 
     def __init__(
@@ -77,25 +74,37 @@ class DaliFeed:
         blocked: NDArray[Any],
         fitted: bool,
         reader: DaliReader | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         self._plan, self._blocked, self._fitted, self._reader = plan, blocked, fitted, reader
         self._order = plan.order() if reader is None else reader
         self._augments = plan.engine != "none"
         unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
         self._maker = BatchMaker(unaugmented, store, blocked, self._order)
-        self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32)  # of samples seen, where DALI decodes them
+        # of samples seen, where DALI decodes them
+        self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32) if sizes is None else sizes
 
-    def make(self, epoch: int, number: int, careful: bool) -> Fed:
-        """Make the inputs of one batch; never raises, since an error belongs to its batch and not to this moment."""
+    def make(self, epoch: int, number: int, careful: bool, buffer: NDArray[np.uint8] | None = None) -> Fed:
+        """Make the inputs of one batch; never raises, since an error belongs to its batch and not to this moment.
+
+        Args:
+            epoch, number: which one.
+            careful: let `BatchMaker` decode it.
+            buffer: uint8, at least `plan.batch_bytes` long; pictures that are decoded here are written to its start.
+        """
         try:
             if not (careful or self._fitted):
                 try:
                     return self._encoded(epoch, number)
                 except (DataError, OSError):
                     careful = True
-            return self._decoded(epoch, number, careful)
+            return self._decoded(epoch, number, careful, buffer)
         except Exception as error:
-            return Fed(epoch, number, None, self._columns(epoch, *self._nothing(), None), error, careful)
+            return self.failed(epoch, number, error, careful)
+
+    def failed(self, epoch: int, number: int, error: Exception, careful: bool = False) -> Fed:
+        """Return what takes the place of a batch that cannot be made, for DALI takes something each time."""
+        return Fed(epoch, number, None, self._columns(epoch, *self._nothing(), None), error, careful)
 
     def _encoded(self, epoch: int, number: int) -> Fed:
         plan = self._plan
@@ -103,7 +112,7 @@ class DaliFeed:
         good = self._blocked[wanted] == 0
         index = wanted[good]
         if not len(index):
-            return self._decoded(epoch, number, True)
+            return self._decoded(epoch, number, True, None)
         width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
         samples = self._samples(epoch, number, good, index)
         images, sizes = self._images(index, [sample.image for sample in samples], width)
@@ -137,7 +146,7 @@ class DaliFeed:
     def _images(self, index: Index, images: list[bytes], width: int) -> tuple[list[bytes], Sizes]:
         """Return what DALI is to decode, and the sizes of that; a header is read once, not in every epoch."""
         sizes = self._sizes[index]
-        for row in np.flatnonzero(sizes[:, 0] == 0).tolist():
+        for row in np.flatnonzero((sizes == 0).any(axis=1)).tolist():  # any: another process may be writing it now
             given, (images[row], sizes[row]) = images[row], self._image(images[row], width)
             if images[row] is given:
                 self._sizes[index[row]] = sizes[row]
@@ -153,9 +162,9 @@ class DaliFeed:
         image, valid = fit.apply(decode(data, fit.channels))
         return netpbm(image[:, :valid]), (fit.height, valid, valid)
 
-    def _decoded(self, epoch: int, number: int, careful: bool) -> Fed:
+    def _decoded(self, epoch: int, number: int, careful: bool, buffer: NDArray[np.uint8] | None) -> Fed:
         """Make a batch as the other loaders do, all but its augmentation."""
-        made = self._maker.make(epoch, number, np.empty(self._plan.batch_bytes, np.uint8))
+        made = self._maker.make(epoch, number, np.empty(self._plan.batch_bytes, np.uint8) if buffer is None else buffer)
         batch = made.batch
         if self._plan.pipeline is not None:
             refuse_polygons(batch.targets)
@@ -191,62 +200,12 @@ class DaliFeed:
             columns |= columns_of(plan.numbers.draw(plan.seed, epoch, rows, plan.fit.height, width), plan.fit.channels)
         return columns
 
+    def columns_for(self, index: Index) -> Columns:
+        """Return what the inputs of some samples would be if their pictures had the input's size; without these."""
+        fit = self._plan.fit
+        sizes = np.tile(np.array([fit.height, fit.width, fit.width], np.int32), (len(index), 1))
+        return self._columns(0, np.empty(0, np.uint8), sizes, fit.width, index)
+
     def names(self) -> list[str]:
         """Return the names of the inputs, which are the same for every batch."""
         return list(self._columns(0, *self._nothing(), None))
-
-
-class FeedAhead:
-    """Hands batches to DALI in order, those to come being made in threads; runs on into the next epoch.
-
-    Args:
-        make: makes a batch of an epoch, carefully or not.
-        length: batches in an epoch.
-        threads: that call it; more than two would only wait for the interpreter lock.
-
-    Attributes:
-        flight: what DALI took and has not given back, oldest first.
-    """
-
-    def __init__(self, make: Callable[[int, int, bool], Fed], length: int, threads: int) -> None:
-        self._make, self._length = make, length
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="inkmill-dali")
-        self._waiting: deque[Future[Fed]] = deque()
-        self._next = (0, 0)
-        self._careful_batches = 0
-        self.flight: deque[Fed] = deque()
-
-    def seek(self, epoch: int, number: int, careful_batches: int = 0) -> None:
-        """Go on with another batch; what was made ahead is thrown away.
-
-        Args:
-            epoch, number: the batch to come next.
-            careful_batches: how many batches from there on are decoded by `BatchMaker`.
-        """
-        for future in self._waiting:
-            future.cancel()
-        self._waiting.clear()
-        for fed in self.flight:
-            fed.stale = True
-        self._next, self._careful_batches = (epoch, number), careful_batches
-
-    def following(self) -> tuple[int, int] | None:
-        """Return which batch DALI gives next, or None when that is not settled."""
-        return next(((fed.epoch, fed.number) for fed in self.flight if not fed.stale), None)
-
-    def __call__(self) -> tuple[Any, ...]:
-        """Return the inputs of the next batch."""
-        while len(self._waiting) < _AHEAD:
-            self._waiting.append(self._pool.submit(self._make, *self._next, self._careful_batches > 0))
-            self._careful_batches -= self._careful_batches > 0
-            epoch, number = self._next
-            self._next = (epoch, number + 1) if number + 1 < self._length else (epoch + 1, 0)
-        fed = self._waiting.popleft().result()
-        self.flight.append(fed)
-        inputs = tuple(fed.columns.values())
-        fed.columns = {}  # DALI holds a copy
-        return inputs
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
