@@ -109,6 +109,23 @@ def test_fitted_pictures_are_those_of_opencv_within_rounding(
             assert difference.max() <= 2
 
 
+@pytest.mark.parametrize("mode", ["stretch", "pad"])
+def test_large_pictures_are_halved_as_often_as_by_opencv(
+    plan: Callable[..., LoadPlan], crops: CaptchaSource, tmp_path: Path, mode: FitMode
+) -> None:
+    (tmp_path / "images").mkdir()
+    names = crops.names[:12]
+    for number, name in enumerate(names):
+        image = decode((crops.folder / name).read_bytes(), 3)[:, :, ::-1]
+        large = cv2.resize(image, (90 + number * 130, 40 + number * 40), interpolation=cv2.INTER_CUBIC)
+        (tmp_path / name).write_bytes(cv2.imencode(".jpg", large)[1].tobytes())
+    wanted = plan(CaptchaSource(tmp_path, names), fit=Fit(32, 96, 3, mode))
+    with DaliLoader(wanted, threads=1) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            assert_same_samples(batch, expected)
+            assert np.abs(batch.images.astype(int) - expected.images).max() <= 3
+
+
 def test_augmented_pictures_are_those_of_opencv(plan: Callable[..., LoadPlan]) -> None:
     wanted = plan(augmentation=STRONG)
     with DaliLoader(wanted, threads=1) as dali:

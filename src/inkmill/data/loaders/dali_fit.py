@@ -65,6 +65,8 @@ def files(images: list[bytes]) -> Any:
 def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
     """Return the graph's inputs that fit a batch: the sizes that `inkmill.data.fit.resize` goes through.
 
+    "halves" has three numbers for each step before the last: rows, columns, and whether the image takes this step.
+
     Args:
         sizes: of the decoded images.
         fit: how they are fitted.
@@ -72,13 +74,14 @@ def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
     """
     size = sizes[:, :2]
     valid = np.stack([np.full_like(sizes[:, 2], fit.height), sizes[:, 2]], axis=1)
-    columns: Columns = {"valid": valid.astype(np.float32)}
+    halves = np.zeros((len(sizes), HALVINGS, 3), np.float32)
     for step in range(HALVINGS):
         too_large = size > 2 * valid
         size = np.where(too_large, -(-size // 2), size)
-        columns[f"halved{step}"] = np.any(too_large, axis=1)
-        columns[f"half{step}"] = size.astype(np.float32)
+        halves[:, step, :2], halves[:, step, 2] = size, np.any(too_large, axis=1)
+    columns: Columns = {"halved": halves[:, 0, 2] > 0, "halves": halves.reshape(len(sizes), -1)}
     if fit.mode != "stretch":
+        columns["valid"] = valid.astype(np.float32)
         columns["padded"] = valid[:, 1] < width
         columns["full"] = np.tile(np.array([fit.height, width], np.float32), (len(sizes), 1))
     return columns

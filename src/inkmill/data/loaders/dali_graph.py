@@ -68,7 +68,7 @@ def build_pipeline(
         if placement.augment == "gpu":
             images = images.gpu()
         if not host:
-            images = _fit(images, columns)
+            images = _fit(images, columns, fit)
             if fit.mode != "stretch":
                 images = _pad(images, columns)
         if engine is not None:
@@ -144,19 +144,23 @@ def _decode(encoded: Node, channels: int, device: str) -> Node:
     return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True)
 
 
-def _fit(images: Node, columns: dict[str, Node]) -> Node:
+def _fit(images: Node, columns: dict[str, Node], fit: Fit) -> Node:
     from nvidia.dali import fn
 
-    for step in range(HALVINGS):
-        images = _halve(images, columns[f"halved{step}"], columns[f"half{step}"])
-    return fn.resize(images, size=columns["valid"], antialias=False)
+    if columns["halved"]:
+        images = _halve(images, columns["halves"], 0)
+    size = (fit.height, fit.width) if fit.mode == "stretch" else columns["valid"]
+    return fn.resize(images, size=size, antialias=False)
 
 
-def _halve(images: Node, needed: Node, size: Node) -> Node:
+def _halve(images: Node, halves: Node, step: int) -> Node:
+    """Halve what needs it; each step is inside the one before, since a condition costs by the rows that meet it."""
     from nvidia.dali import fn
 
-    if needed:
-        images = fn.resize(images, size=size, antialias=False)
+    images = fn.resize(images, size=halves[3 * step : 3 * step + 2], antialias=False)
+    if step + 1 < HALVINGS:  # noqa: SIM102 - the first `if` is Python's, the second is of the graph
+        if halves[3 * step + 5] > 0:
+            images = _halve(images, halves, step + 1)
     return images
 
 
