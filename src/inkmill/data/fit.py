@@ -71,11 +71,12 @@ class Fit:
             return self.width
         return min(-(-self.valid_width(width, height) // BUCKET_STEP) * BUCKET_STEP, self.width)
 
-    def apply(self, image: Image) -> tuple[Image, int]:
+    def apply(self, image: Image, out: Image | None = None) -> tuple[Image, int]:
         """Resize and pad one image.
 
         Args:
             image: uint8 (h, w, channels).
+            out: where to write the result; new memory where None.
 
         Returns:
             uint8 (height, bucket width, channels), contiguous, and the number of columns that hold picture.
@@ -83,29 +84,37 @@ class Fit:
         if image.ndim != 3 or image.shape[2] != self.channels:
             raise ValueError(f"expected an image of {self.channels} channels, got shape {image.shape}")
         height, width = image.shape[:2]
-        valid = self.valid_width(width, height)
-        fitted = resize(image, valid, self.height)
-        missing = self.bucket_width(width, height) - valid
-        if missing:
-            fitted = np.concatenate([fitted, np.repeat(fitted[:, -1:], missing, axis=1)], axis=1)
-        return fitted, valid
+        valid, columns = self.valid_width(width, height), self.bucket_width(width, height)
+        if out is None:
+            out = np.empty((self.height, columns, self.channels), np.uint8)
+        resize(image, valid, self.height, out[:, :valid])
+        if columns > valid:
+            out[:, valid:] = out[:, valid - 1 : valid]
+        return out, valid
 
 
-def resize(image: Image, width: int, height: int) -> Image:
+def resize(image: Image, width: int, height: int, out: Image | None = None) -> Image:
     """Resize by linear interpolation in steps of at most two; see the head of this file.
 
     Args:
         image: uint8 (h, w, channels).
         width: columns wanted.
         height: rows wanted.
+        out: where to write the result; new memory where None.
 
     Returns:
-        uint8 (height, width, channels), contiguous; the image itself where it has that size.
+        uint8 (height, width, channels): `out`.
     """
-    channels = image.shape[2]
-    for size in resize_steps(image.shape[1], image.shape[0], width, height):
+    if out is None:
+        out = np.empty((height, width, image.shape[2]), np.uint8)
+    steps = resize_steps(image.shape[1], image.shape[0], width, height)
+    for size in steps[:-1]:
         image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
-    return np.ascontiguousarray(image).reshape(height, width, channels)
+    if steps:
+        cv2.resize(image, steps[-1], dst=out, interpolation=cv2.INTER_LINEAR)
+    else:
+        out[...] = image
+    return out
 
 
 def resize_steps(columns: int, rows: int, width: int, height: int) -> list[tuple[int, int]]:

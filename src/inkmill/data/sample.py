@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,46 @@ class Labels:
 
 
 Target = Text | Polygons | Labels
+
+
+class Texts(Sequence[Target]):
+    """The targets of a batch of text, held as strings: a loader makes a million a second, and few are looked at.
+
+    Attributes:
+        values: the characters in each image.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: list[str]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, row: int) -> Text: ...
+    @overload
+    def __getitem__(self, row: slice) -> Texts: ...
+    def __getitem__(self, row: int | slice) -> Text | Texts:
+        return Texts(self.values[row]) if isinstance(row, slice) else Text(self.values[row])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return self.values == other.values
+        return list(self) == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Texts({self.values!r})"
+
+
+def in_a_row(targets: Iterable[Target]) -> Sequence[Target]:
+    """Return targets as a sequence, as `Texts` where all are text."""
+    targets = list(targets)
+    values = [target.value for target in targets if type(target) is Text]
+    return Texts(values) if targets and len(values) == len(targets) else targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +145,7 @@ class Batch:
 
     images: Any
     widths: NDArray[np.int32]
-    targets: list[Target]
+    targets: Sequence[Target]
     keys: list[str]
     index: NDArray[np.int64]
     extra: dict[str, Any] = field(default_factory=dict)
@@ -115,4 +156,6 @@ class Batch:
     @property
     def texts(self) -> list[str]:
         """The targets as strings; only for batches of Text."""
+        if isinstance(self.targets, Texts):
+            return self.targets.values
         return [t.value for t in self.targets if isinstance(t, Text)]

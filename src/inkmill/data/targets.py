@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.sample import Labels, Polygons, Target
+from inkmill.data.sample import Labels, Polygons, Target, Texts
 from inkmill.errors import ConfigError, DataError
 from inkmill.registry import suggest
 
@@ -28,7 +28,7 @@ Regions = Counter[str]
 
 def has_polygons(targets: Sequence[Target | None]) -> bool:
     """Return whether any of a batch's targets has to follow its picture."""
-    return Polygons in set(map(type, targets))
+    return not isinstance(targets, Texts) and Polygons in set(map(type, targets))
 
 
 def refuse_polygons(targets: Sequence[Target | None]) -> None:
@@ -56,7 +56,7 @@ def fit_target(target: Target, fit: Fit, size: tuple[int, int], regions: Regions
     return _moved(target, back, (columns, rows), None, regions)
 
 
-def move_targets(targets: Sequence[Target], table: Table, regions: Regions) -> list[Target]:
+def move_targets(targets: Sequence[Target], table: Table, regions: Regions) -> Sequence[Target]:
     """Return a batch's targets as they are after its pictures were augmented.
 
     Args:
@@ -66,9 +66,9 @@ def move_targets(targets: Sequence[Target], table: Table, regions: Regions) -> l
     """
     space, waves = table.space, table.waves
     if (space is None and waves is None) or not has_polygons(targets):
-        return list(targets)
+        return targets
     still = np.eye(3, dtype=np.float32)
-    moved = []
+    moved: list[Target] = []
     for row, target in enumerate(targets):
         if isinstance(target, Polygons):
             matrix, bends = still if space is None else space[row], None if waves is None else waves[row]

@@ -57,6 +57,18 @@ def test_labels_belong_to_their_pictures(loader: Loader) -> None:
     assert [loader.plan.source.key(i) for i in batch.index] == batch.keys
 
 
+@pytest.mark.parametrize(("workers", "kind"), KINDS)
+def test_validation_is_the_same_each_time(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], workers: int, kind: Any
+) -> None:
+    plan = captcha_plan(shuffle=False)
+    in_order = snapshot(make_loader(plan))
+    with make_loader(plan, workers, kind) as loader:
+        assert [snapshot(loader) for _ in range(3)] == [in_order] * 3
+        loader.set_epoch(0)
+        assert snapshot(loader) == in_order
+
+
 @pytest.mark.parametrize("position", [0, 1, 5, 8, 9])
 def test_resume_gives_the_remaining_batches(
     loader: Loader, reference: list[Any], snapshot: Callable[..., Any], position: int

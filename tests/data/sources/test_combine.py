@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from inkmill.data.sample import Sample, Source, Text
 from inkmill.data.sources import Concat, Mix, Subset, holdout
+from inkmill.data.sources.base import described
 from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
 from inkmill.errors import ConfigError, DataError
 
@@ -118,3 +119,15 @@ def test_packed_strings_are_the_strings(strings: list[str]) -> None:
         seen[string] += 1
         expected |= {index: seen[string]} if seen[string] > 1 else {}
     assert repeats(PackedStrings(strings)) == expected
+
+
+@pytest.mark.parametrize("kind", ["source", "subset", "mix"])
+def test_many_samples_are_described_as_each_is(kind: str) -> None:
+    source = Words(["a", "b", "c", "d", "e"])
+    whole: Source = {"source": source, "subset": Subset(source, [4, 1, 3]), "mix": Mix([source, source], [0.4, 1])}[
+        kind
+    ]
+    index = [2, 0, 2, 1]
+    keys, targets = described(whole, index)
+    assert keys == [whole.key(i) for i in index]
+    assert targets == [whole.target(i) for i in index]

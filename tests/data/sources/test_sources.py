@@ -120,6 +120,7 @@ def test_an_lmdb_counted_from_one_gives_its_samples(tmp_path: Path) -> None:
     assert [(s.key, s.image, s.target) for s in map(source.get, range(3))] == [
         (f"image-{n:09d}", b"i%d" % n, Text(f"l{n}")) for n in (1, 2, 3)
     ]
+    assert source.described([2, 0]) == (["image-000000003", "image-000000001"], [Text("l3"), Text("l1")])
 
 
 def test_stale_keys_beyond_num_samples_are_not_used_and_said(tmp_path: Path) -> None:
@@ -160,6 +161,13 @@ def test_a_hole_in_an_lmdb_is_named_when_it_is_read(tmp_path: Path) -> None:
     del pairs["image-000000002"]
     with pytest.raises(DataError, match="image-000000002 is missing"):
         source_of(write_lmdb(tmp_path / "l", pairs)).get(1)
+
+
+def test_a_missing_label_is_named_among_many(tmp_path: Path) -> None:
+    pairs = clova(3, 3)
+    del pairs["label-000000002"]
+    with pytest.raises(DataError, match="label-000000002 is missing"):
+        source_of(write_lmdb(tmp_path / "l", pairs)).described([0, 1])
 
 
 def test_a_file_that_is_no_lmdb_is_one_sentence(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ class Loader(ABC):
         if self._store is not None:
             self.stats.notes.extend(self._store.notes)
 
+    @property
+    def memory(self) -> list[NDArray[np.uint8]]:
+        """The arrays that `views` lie in, where they are used again; none before the first batch."""
+        return []
+
     def __len__(self) -> int:
         """Batches in an epoch, the same for every rank."""
         return len(self._order)

@@ -1,7 +1,6 @@
-"""From any loader to the training device: pinned memory, a stream of its own, one batch ahead.
+"""From any loader to the training device, one batch ahead: while the model works on a batch, the next one is copied.
 
-While the model works on a batch, the next one is copied: into page-locked memory, from where the GPU fetches it by
-itself. On a CPU the arrays are only wrapped. The values are the loader's own.
+How it is copied is in upload.py. On a CPU the arrays are only wrapped. The values are the loader's own.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from inkmill.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import torch
+
+    from inkmill.data.loaders.upload import Upload
 
 
 class DeviceLoader:
@@ -38,6 +39,7 @@ class DeviceLoader:
             raise MissingExtraError("torch", "train", "loading onto a device") from None
         self.loader = loader
         self.device = torch.device(device)
+        self._upload: Upload | None = None
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
 
     def __len__(self) -> int:
@@ -76,7 +78,7 @@ class DeviceLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch."""
         copies = self.device.type == "cuda" and not self.loader.on_device
-        batches = self._through_pinned_memory() if copies else self._wrapped()
+        batches = self._uploaded() if copies else self._wrapped()
         for batch, state in batches:
             self._state = state
             yield batch
@@ -90,17 +92,20 @@ class DeviceLoader:
                 batch = replace(batch, images=torch.from_numpy(batch.images).to(self.device))
             yield batch, self.loader.state_dict()
 
-    def _through_pinned_memory(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
-        import torch
+    def _uploaded(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        from inkmill.data.loaders.upload import Upload
 
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        staging = [_Staging(self.loader.plan.batch_bytes) for _ in range(2)]
+        loader = self.loader
+        upload = self._upload = self._upload or Upload(self.device, loader.plan.batch_bytes)
         waiting: tuple[Batch, dict[str, Any], torch.cuda.Event] | None = None
-        for number, batch in enumerate(self.loader.views()):
-            images, copied = staging[number % 2].send(batch.images, self.device, stream)
-            following = replace(batch, images=images), self.loader.state_dict(), copied
+        for number, batch in enumerate(loader.views()):
+            if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
+                loader.stats.notes.append(note)
+            images, copied = upload.send(batch.images)
+            following = replace(batch, images=images), loader.state_dict(), copied
             if waiting is not None:
                 yield self._arrived(*waiting)
+            copied.synchronize()  # the loader writes there again as soon as it is asked for more
             waiting = following
         if waiting is not None:
             yield self._arrived(*waiting)
@@ -116,6 +121,8 @@ class DeviceLoader:
 
     def close(self) -> None:
         """Close the wrapped loader."""
+        if self._upload is not None:
+            self._upload.unlock()
         self.loader.close()
 
     def __enter__(self) -> Self:
@@ -125,27 +132,3 @@ class DeviceLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Staging:
-    """Page-locked memory for one batch, used again when its copy has left."""
-
-    def __init__(self, size: int) -> None:
-        import torch
-
-        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self._sent: torch.cuda.Event | None = None
-
-    def send(
-        self, images: Any, device: torch.device, stream: torch.cuda.Stream
-    ) -> tuple[torch.Tensor, torch.cuda.Event]:
-        import torch
-
-        if self._sent is not None:
-            self._sent.synchronize()
-        pinned = self._pinned[: images.size].view(images.shape)
-        pinned.copy_(torch.from_numpy(images))
-        with torch.cuda.stream(stream):
-            tensor = pinned.to(device, non_blocking=True)
-            self._sent = stream.record_event()
-        return tensor, self._sent

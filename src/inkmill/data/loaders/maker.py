@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.sample import Batch, Polygons, Target, Text
-from inkmill.data.targets import Regions, fit_target, move_targets, refuse_polygons
+from inkmill.data.sample import Batch, Polygons, Target, Texts, in_a_row
+from inkmill.data.sources.base import described
+from inkmill.data.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
 
@@ -54,8 +55,7 @@ class Made:
     def pack(self) -> tuple[Any, ...]:
         """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
         batch = self.batch
-        texts = [t.value for t in batch.targets if type(t) is Text]
-        targets: list[Any] = texts if len(texts) == len(batch.targets) else batch.targets
+        targets = batch.targets.values if isinstance(batch.targets, Texts) else batch.targets
         rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
         return batch.images.shape, rest, (self.skipped, self.left_out, self.kept, self.damaged, self.regions)
 
@@ -65,7 +65,7 @@ class Made:
         shape, (index, widths, keys, targets, extra), counts = packed
         images = buffer[: int(np.prod(shape))].reshape(shape)
         if targets and type(targets[0]) is str:
-            targets = [Text(value) for value in targets]
+            targets = Texts(targets)
         return Made(Batch(images, widths, targets, keys, index, extra), *counts)
 
 
@@ -118,7 +118,7 @@ class BatchMaker:
         batch = Batch(
             images=images,
             widths=widths,
-            targets=[t for t in targets if t is not None],
+            targets=in_a_row(t for t in targets if t is not None),
             keys=[k for k in keys if k is not None],
             index=index,
         )
@@ -140,6 +140,8 @@ class BatchMaker:
         regions: Regions,
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
         """Read, decode and fit the rows that are not kept, and fit all targets; None stands for a bad row."""
+        if hit.all() and (kept := self._all_kept(index)) is not None:
+            return kept
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
@@ -158,6 +160,16 @@ class BatchMaker:
                 targets.append(target)
         return keys, targets, skipped
 
+    def _all_kept(
+        self, index: NDArray[np.int64]
+    ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]] | None:
+        """Return what `_load` does, by one question to the source; None where each row needs a look of its own."""
+        try:
+            keys, targets = described(self._plan.source, index.tolist())
+        except (DataError, OSError):
+            return None
+        return None if has_polygons(targets) else (list(keys), list(targets), [])
+
     def _kept(self, index: int, regions: Regions) -> tuple[str, Target]:
         source = self._plan.source
         target = source.target(index)
@@ -168,11 +180,10 @@ class BatchMaker:
     def _fitted(self, index: int, pixels: NDArray[np.uint8], regions: Regions) -> tuple[str, Target, int]:
         fit, sample = self._plan.fit, self._plan.source.get(index)
         image = decode(sample.image, fit.channels)
-        fitted, valid = fit.apply(image)
-        if fitted.shape != pixels.shape:
-            raise DataError(f"the image is fitted to {fitted.shape[1]} columns where its bucket has {pixels.shape[1]}")
-        pixels[...] = fitted
         height, width = image.shape[:2]
+        if (columns := fit.bucket_width(width, height)) != pixels.shape[1]:
+            raise DataError(f"the image is fitted to {columns} columns where its bucket has {pixels.shape[1]}")
+        _, valid = fit.apply(image, out=pixels)
         return sample.key, fit_target(sample.target, fit, (width, height), regions), valid
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -99,6 +100,14 @@ class LoadPlan:
     def batch_bytes(self) -> int:
         """Size of the pictures of the largest batch."""
         return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
+
+
+def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:
+    """Yield the (epoch, number) of the batches to come: the rest of an epoch, and if endless, all later epochs."""
+    yield from ((epoch, number) for number in range(first, length))
+    while endless:
+        epoch += 1
+        yield from ((epoch, number) for number in range(length))
 
 
 @dataclass(slots=True)

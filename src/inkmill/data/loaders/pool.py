@@ -4,6 +4,8 @@ Nothing but integers goes to a worker and little comes back through its pipe: wh
 consumer reads it. The memory has no name (see shared.py), so nothing is left behind, whatever kills whom. Each worker
 has its own pipe, because a queue's lock would stay locked when its holder is killed. Workers are started by "spawn": it
 works on every system, and beside threads and CUDA. They live until the pool is closed.
+
+A task is given to whoever has least to do, so that a slow core does fewer of them instead of holding up the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from inkmill.data import shared
 from inkmill.data.loaders.worker_process import Job, Task, work
 from inkmill.errors import DataError
 
-_SLOTS = 3  # answers a worker's memory holds: one in the making, one asked for, one with the consumer or waiting for it
+_SLOTS = 4  # answers a worker's memory holds: those asked for, and those done that wait for their turn
+_ASKED = 2  # of them asked for at a time: one in the making and one to go on with; more would tie work to slow workers
 _PATIENCE_S = 5.0  # how long a worker may take to end by itself
 
 
@@ -77,6 +80,11 @@ class Pool:
         self._workers: list[_Worker] = []
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
+    @property
+    def memory(self) -> list[NDArray[np.uint8]]:
+        """Where answers lie, one array a worker, the same ones while the processes live; none before the first task."""
+        return [worker.memory for worker in self._workers]
+
     def shortage(self) -> str | None:
         """Say that the memory will not lie in memory, or return None."""
         return None if self._workers else shared.shortage(self._job.slot_bytes * _SLOTS * self._count)
@@ -95,14 +103,13 @@ class Pool:
             worker.free = [slot for slot in range(_SLOTS) if slot not in busy]
         asked: deque[_Place] = deque()
         ready: dict[_Place, Answer] = {}
-        self._ask(tasks, asked)
-        while asked:
-            worker, slot = place = asked.popleft()
-            while place not in ready:
+        while self._ask(tasks, asked) or asked:
+            if not asked or asked[0] not in ready:  # without any asked for, all are busy with what was left of a run
                 self._collect(ready)
+                continue
+            worker, slot = place = asked.popleft()
             yield ready.pop(place)
             worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
-            self._ask(tasks, asked)
 
     def _start(self) -> None:
         size = self._job.slot_bytes * _SLOTS
@@ -128,12 +135,12 @@ class Pool:
             except OSError:
                 self._died(worker)
 
-    def _ask(self, tasks: Iterator[Task], asked: deque[_Place]) -> None:
-        """Ask for answers as long as there is a free slot, the least busy worker first."""
-        while able := [worker for worker in self._workers if worker.free]:
+    def _ask(self, tasks: Iterator[Task], asked: deque[_Place]) -> bool:
+        """Ask for answers as long as a worker has room for one, the least busy first; return whether tasks are left."""
+        while able := [worker for worker in self._workers if worker.free and len(worker.tasks) < _ASKED]:
             task = next(tasks, None)
             if task is None:
-                return
+                return False
             worker = min(able, key=lambda w: len(w.tasks))
             slot = worker.free.pop()
             worker.tasks.append((slot, task))
@@ -142,6 +149,7 @@ class Pool:
                 worker.connection.send((slot, self._run.value, task))
             except OSError:
                 self._died(worker)
+        return True
 
     def _collect(self, ready: dict[_Place, Answer]) -> None:
         """Wait for answers and take them; the end of a worker wakes this up as well."""

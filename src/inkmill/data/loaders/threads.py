@@ -18,7 +18,7 @@ import numpy as np
 
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import BatchMaker, Made
-from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.plan import LoadPlan, positions
 
 
 class ThreadLoader(Loader):
@@ -29,27 +29,33 @@ class ThreadLoader(Loader):
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._pending: deque[Future[Made]] = deque()
+        self._ends_at: tuple[int, int, int] | None = None  # the batch `_pending` goes on with, and bad samples known
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
-        pool, maker = self._pool or self._start(), BatchMaker(self.plan, self._store, self._blocked_mask)
-        pending: deque[Future[Made]] = deque()
-        following = iter(range(first, len(self)))
+        known_bad = len(self._blocked)
+        if self._ends_at != (epoch, first, known_bad):
+            self._begin_run(epoch, first)
+        self._ends_at = None
+        for _ in range(first, len(self)):
+            self._ask()
+            made = self._pending.popleft().result()
+            self._ask()
+            yield made
+        self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
 
-        def ask_for_next() -> None:
-            number = next(following, None)
-            if number is not None:
-                pending.append(pool.submit(lambda: maker.make(epoch, number, self._buffer())))
+    def _begin_run(self, epoch: int, first: int) -> None:
+        for future in self._pending:
+            future.cancel()
+        self._pending.clear()
+        self._maker = BatchMaker(self.plan, self._store, self._blocked_mask)
+        self._ahead = positions(epoch, first, len(self), endless=self.plan.shuffle)
 
-        try:
-            for _ in range(2 * self._threads):
-                ask_for_next()
-            while pending:
-                made = pending.popleft().result()
-                ask_for_next()
-                yield made
-        finally:
-            for future in pending:
-                future.cancel()
+    def _ask(self) -> None:
+        """Ask for batches, two a thread ahead, also of the next epoch."""
+        pool = self._pool or self._start()
+        while len(self._pending) < 2 * self._threads and (position := next(self._ahead, None)) is not None:
+            self._pending.append(pool.submit(_make, self._maker, self.plan.batch_bytes, *position))
 
     def _start(self) -> ThreadPoolExecutor:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="inkmill-loader")
@@ -57,15 +63,18 @@ class ThreadLoader(Loader):
         self._finalizer = weakref.finalize(self, _end, self._pool)
         return self._pool
 
-    def _buffer(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        return np.empty(self.plan.batch_bytes, np.uint8)
-
     def close(self) -> None:
         """End the threads."""
         if self._finalizer is not None:
             self._finalizer()
-            self._finalizer = self._pool = None
+            self._finalizer = self._pool = self._ends_at = None
+            self._pending.clear()
         super().close()
+
+
+def _make(maker: BatchMaker, size: int, epoch: int, number: int) -> Made:
+    """Make a batch in memory of its own. A function, for a method would keep a forgotten loader alive."""
+    return maker.make(epoch, number, np.empty(size, np.uint8))
 
 
 def _end(pool: ThreadPoolExecutor) -> None:

@@ -1,9 +1,13 @@
-"""Processes that make whole batches in shared memory; see pool.py for how they live and die."""
+"""Processes that make whole batches in shared memory; see pool.py for how they live and die.
+
+While training takes the last batches of an epoch, the first of the next one are being made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.heap import Arena
 from typing import Any
 
@@ -14,8 +18,8 @@ from inkmill.data import shared
 from inkmill.data.keep import Store
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import BatchMaker, Made
-from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.loaders.pool import Pool
+from inkmill.data.loaders.plan import LoadPlan, positions
+from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
 
 
@@ -49,17 +53,30 @@ class WorkerLoader(Loader):
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
         self._pool = Pool(_MakeBatches(plan), (blocked, self._store), workers)
+        self._answers: Generator[Answer, None, None] | None = None
+        self._ends_at: tuple[int, int, int] | None = None  # the batch `_answers` goes on with, and bad samples known
+
+    @property
+    def memory(self) -> list[NDArray[np.uint8]]:
+        """Where the images of `views` lie, one array a worker; none before the first batch."""
+        return self._pool.memory
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
         shortage = self._pool.shortage()
         if shortage is not None and shortage not in self.stats.notes:
             self.stats.notes.append(shortage)
-        for answer in self._pool.answers((epoch, number) for number in range(first, len(self))):
+        known_bad = len(self._blocked)
+        if self._answers is None or self._ends_at != (epoch, first, known_bad):
+            self._answers = self._pool.answers(positions(epoch, first, len(self), endless=self.plan.shuffle))
+        self._ends_at = None
+        for answer in islice(self._answers, len(self) - first):
             if answer.error is not None:
                 raise answer.error
             yield Made.unpack(answer.content, answer.memory)
+        self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
 
     def close(self) -> None:
         """End the workers and give their memory back."""
+        self._answers = None
         self._pool.close()
         super().close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import cached_property
 
-from inkmill.data.sample import Sample, Target
+from inkmill.data.sample import Sample, Source, Target
 from inkmill.errors import DataError
 
 MAX_IMAGE_BYTES = 256 << 20
@@ -52,6 +53,10 @@ class BaseSource:
         """Return the target of sample `index`; its image is not read."""
         raise NotImplementedError
 
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """Return the keys and the targets of many samples, without reading an image."""
+        return [self.key(i) for i in index], [self.target(i) for i in index]
+
     def _checked(self, index: int) -> int:
         """Return an index in range as a Python int; negative ones count from the end, as in any sequence."""
         position = operator.index(index)
@@ -65,3 +70,10 @@ def check_image_bytes(size: int, key: str) -> None:
     """Refuse an image file that is empty or too large to be one; raises DataError."""
     if size > MAX_IMAGE_BYTES:
         raise DataError(f"{key}: {size:,} bytes are more than the {MAX_IMAGE_BYTES >> 20} MiB an image may have")
+
+
+def described(source: Source, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+    """Return the keys and the targets of many samples; sources of other making are asked one by one."""
+    if isinstance(source, BaseSource):
+        return source.described(index)
+    return [source.key(i) for i in index], [source.target(i) for i in index]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inkmill.data.sample import Source, Target
-from inkmill.data.sources.base import BaseSource
+from inkmill.data.sources.base import BaseSource, described
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import ConfigError, DataError
 
@@ -46,6 +46,10 @@ class Subset(BaseSource):
     def target(self, index: int) -> Target:
         """See `Source.target`."""
         return self.source.target(int(self.indices[self._checked(index)]))
+
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """See `BaseSource.described`."""
+        return described(self.source, self.indices[np.asarray(index, np.int64)].tolist())
 
     def _fingerprint(self) -> str:
         return fingerprint("subset", self.source.fingerprint, self.indices)

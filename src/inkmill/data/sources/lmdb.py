@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sample import Labels, Sample, Target, Text
@@ -47,15 +48,15 @@ class LmdbSource(BaseSource):
 
     def get(self, index: int) -> Sample:
         """See `Source.get`; image and label come from one transaction."""
-        index = self._checked(index)
-        key = self.key(index)
-        image, label = self._values(index, "image", "label")
+        number = self._checked(index) + self._base
+        image, label = self._values(number, "image", "label")
+        key = f"image-{number:09d}"
         check_image_bytes(len(image), key)
         return Sample(key, image, self._target(label, key))
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
-        (image,) = self._values(index, "image")
+        (image,) = self._values(self._checked(index) + self._base, "image")
         check_image_bytes(len(image), self.key(index))
         return image
 
@@ -65,8 +66,16 @@ class LmdbSource(BaseSource):
 
     def target(self, index: int) -> Target:
         """See `Source.target`."""
-        (label,) = self._values(index, "label")
+        (label,) = self._values(self._checked(index) + self._base, "label")
         return self._target(label, self.key(index))
+
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """See `BaseSource.described`; all labels come from one transaction."""
+        keys = [self.key(i) for i in index]
+        labels = self._environment().get(*(f"label-{self._checked(i) + self._base:09d}" for i in index))
+        if None in labels:
+            self.target(index[labels.index(None)])  # which says what is wrong
+        return keys, [self._target(label, key) for label, key in zip(labels, keys, strict=True) if label is not None]
 
     def _target(self, data: bytes, key: str) -> Target:
         try:
@@ -78,15 +87,13 @@ class LmdbSource(BaseSource):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def _values(self, index: int, *kinds: str) -> list[bytes]:
-        number = self._checked(index) + self._base
+    def _values(self, number: int, *kinds: str) -> list[bytes]:
         keys = [f"{kind}-{number:09d}" for kind in kinds]
         found = self._environment().get(*keys)
-        values = [value for value in found if value is not None]
-        if len(values) < len(keys):
+        if None in found:
             missing = keys[found.index(None)]
             raise DataError(f"{self.folder}: the key {missing} is missing, although num-samples counts it")
-        return values
+        return cast(list[bytes], found)
 
     def _environment(self) -> _Environment:
         """An environment must not cross a fork, so it is kept with the process it was opened in."""

@@ -1,0 +1,115 @@
+"""Pictures from host memory to a GPU: fetched by the GPU itself, on a stream of its own.
+
+A GPU can only fetch from page-locked memory. Worker processes write into memory that lives as long as they do, so that
+memory is locked once and each batch goes from where it was made straight to the GPU: copying it into other locked
+memory first would keep the training process busy for longer than the GPU needs to fetch it. What other loaders hand
+over goes through two locked batches in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+
+class Upload:
+    """Sends batches to a GPU.
+
+    Args:
+        device: a CUDA device.
+        batch_bytes: size of the largest batch.
+    """
+
+    def __init__(self, device: torch.device, batch_bytes: int) -> None:
+        self._device, self._batch_bytes = device, batch_bytes
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._staging: list[_Staging] = []
+        self._locked: list[Pixels] = []
+        self._refused: list[Pixels] = []
+        self._finalizer = weakref.finalize(self, _unlock, self._locked)
+
+    def lock(self, memory: list[Pixels]) -> str | None:
+        """Lock the memory that batches will lie in, and let go of what was locked before.
+
+        Args:
+            memory: arrays; none where each batch has memory of its own.
+
+        Returns:
+            What a user should know where the system refuses, else None.
+        """
+        known = {id(array) for array in (*self._locked, *self._refused)}
+        if {id(array) for array in memory} == known:
+            return None
+        self.unlock()
+        for array in memory:
+            error = int(_runtime().cudaHostRegister(array.ctypes.data, array.nbytes, 0))
+            if error:
+                self._refused = memory
+                _unlock(self._locked)
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(
+                        1, device=self._device
+                    )  # takes the error, which the next kernel would report as its own
+                return (
+                    f"{sum(a.nbytes for a in memory) / 2**30:.1f} GiB of the workers' memory cannot be page-locked"
+                    f" (CUDA error {error}): each batch is copied once more on its way to the GPU"
+                )
+            self._locked.append(array)
+        return None
+
+    def send(self, images: Pixels) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """Begin to copy a batch.
+
+        Returns:
+            The tensor on the device, and the event after which it may be read and `images` may change.
+        """
+        if self._locked:
+            with torch.cuda.stream(self._stream):
+                return torch.from_numpy(images).to(self._device, non_blocking=True), self._stream.record_event()
+        if not self._staging:
+            self._staging = [_Staging(self._batch_bytes) for _ in range(2)]
+        self._staging.reverse()
+        return self._staging[0].send(images, self._device, self._stream)
+
+    def unlock(self) -> None:
+        """Let go of all memory; the next batch needs `lock` again."""
+        self._stream.synchronize()
+        _unlock(self._locked)
+        self._refused = []
+
+
+def _unlock(locked: list[Pixels]) -> None:
+    for array in locked:
+        _runtime().cudaHostUnregister(array.ctypes.data)
+    locked.clear()
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class _Staging:
+    """Page-locked memory for one batch, used again when its copy has left."""
+
+    def __init__(self, size: int) -> None:
+        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self._sent: Any = None
+
+    def send(
+        self, images: Pixels, device: torch.device, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, torch.cuda.Event]:
+        if self._sent is not None:
+            self._sent.synchronize()
+        pinned = self._pinned[: images.size].view(images.shape)
+        pinned.copy_(torch.from_numpy(images))
+        with torch.cuda.stream(stream):
+            tensor = pinned.to(device, non_blocking=True)
+            self._sent = stream.record_event()
+        return tensor, self._sent
