@@ -69,6 +69,7 @@ def test_dalis_reader_reads_the_training_shards_of_a_spec(few_captchas: Path, tm
         assert all(sum(map(len, loader)) == len(loader.plan.source) for loader in val.values())
 
 
-def test_dalis_reader_is_not_for_other_loaders() -> None:
-    with pytest.raises(ConfigError, match="dali_reader=dali needs loader=dali, not loader=auto"):
-        load_spec(None, ["dataset.dali_reader=dali"])
+@pytest.mark.parametrize("setting", ["dali_reader", "augment_on"])
+def test_dalis_reader_and_operators_are_not_for_other_loaders(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}=dali needs loader=dali, not loader=auto"):
+        load_spec(None, [f"dataset.{setting}=dali"])

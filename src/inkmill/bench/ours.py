@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["inline", "threads", "workers"]
 Tier = Literal["none", "disk", "ram"]
-Engine = Literal["cv", "torch", "dali-cpu", "dali-mixed", "dali-gpu"]
+Engine = Literal["cv", "torch", "dali-cpu", "dali-mixed", "dali-gpu", "dali-mixed-ops", "dali-gpu-ops"]
 
 _KINDS: tuple[Kind, ...] = ("inline", "threads", "workers")
 _TIERS: tuple[Tier, ...] = ("none", "disk", "ram")
@@ -30,14 +30,21 @@ _PLACES: dict[Engine, tuple[Literal["cpu", "mixed"], Literal["cpu", "gpu"]]] = {
     "dali-cpu": ("cpu", "cpu"),
     "dali-mixed": ("cpu", "gpu"),
     "dali-gpu": ("mixed", "gpu"),
+    "dali-mixed-ops": ("cpu", "gpu"),
+    "dali-gpu-ops": ("mixed", "gpu"),
 }
-"""Where DALI decodes, and where it fits and augments."""
+"""Where DALI decodes, and where it fits, and augments if it is to."""
+
+_BY_TORCH: dict[Engine, str] = dict.fromkeys(
+    ("dali-mixed", "dali-gpu"), "decoded and fitted by DALI, augmented by the torch engine"
+)
+"""As training does it where the input has one size; those named ops augment by DALI's own operators."""
 
 
 def ours() -> list[Contestant]:
     """Return all rows of inkmill's own."""
     rows = [_row(kind, tier, "none") for kind in _KINDS for tier in _TIERS]
-    rows += [_dali_row(engine, "none", "none") for engine in _PLACES]
+    rows += [_dali_row(engine, "none", "none") for engine in _PLACES if not engine.endswith("-ops")]
     rows += [_resident_row("none")]
     rows += [_row(kind, tier, "strong", engine) for kind in _KINDS for tier in _TIERS for engine in ("cv", "torch")]
     rows += [_dali_row(engine, tier, "strong") for engine in _PLACES for tier in ("none", "ram")]
@@ -52,7 +59,8 @@ def _row(kind: Kind, tier: Tier, augment: Augment, engine: Engine = "cv") -> Con
 
 def _dali_row(engine: Engine, tier: Tier, augment: Augment) -> Contestant:
     stream = partial(_dali_stream, engine, tier)
-    return Contestant("dali", stream, engine, tier, augment, _DALI, needs_gpu=engine != "dali-cpu")
+    note = _BY_TORCH.get(engine, "") if augment == "strong" else ""
+    return Contestant("dali", stream, engine, tier, augment, _DALI, needs_gpu=engine != "dali-cpu", note=note)
 
 
 def _resident_row(augment: Augment) -> Contestant:
@@ -76,7 +84,7 @@ def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
     device_id = 0 if task.device.startswith("cuda") else None
     loader = DaliLoader(plan_for(task, tier, engine), decode, augment, device_id, max(1, task.workers))
     with closing(loader):
-        yield from _forever(loader, lambda batch: upload(batch.images, task.device))
+        yield from _forever(loader, lambda batch: upload(augmented(batch), task.device))
 
 
 def _resident_stream(task: Task) -> Iterator[Tensor]:
@@ -102,7 +110,7 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
         augmentation=Augmentation.from_spec(strong_spec()) if task.augment == "strong" else None,
         batch_size=task.batch_size,
         seed=task.seed,
-        engine="none" if engine == "torch" else "cv",
+        engine="none" if engine == "torch" or engine in _BY_TORCH else "cv",
         keep=Keep(tier, folder=task.folder / "kept"),
     )
 

@@ -115,8 +115,9 @@ class DatasetSpec(Section):
     """Largest size of the disk and RAM tiers, in GiB for each set."""
     keep_dir: str | None = None
     """Folder of the disk tier; ~/.cache/inkmill by default."""
-    augment_on: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where random changes are applied; auto takes the GPU where there is one and the input size is fixed."""
+    augment_on: Literal["auto", "cpu", "gpu", "dali"] = "auto"
+    """Where random changes are applied; auto takes the GPU where there is one and the input size is fixed. With
+    loader=dali, dali applies them by DALI's own operators, on the GPU where there is one."""
     decode_on: Literal["cpu", "mixed"] = "cpu"
     """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
     dali_reader: Literal["ours", "dali"] = "ours"
@@ -137,9 +138,11 @@ class DatasetSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _dali_reads_for_dali(self) -> DatasetSpec:
+    def _dali_works_for_dali(self) -> DatasetSpec:
         if self.dali_reader == "dali" and self.loader != "dali":
             raise ValueError(f"dali_reader=dali needs loader=dali, not loader={self.loader}")
+        if self.augment_on == "dali" and self.loader != "dali":
+            raise ValueError(f"augment_on=dali needs loader=dali, not loader={self.loader}")
         return self
 
     def sources(self, which: Literal["train", "val"]) -> list[SourceSpec]:

@@ -85,7 +85,7 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
         augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
         reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
-        return DaliLoader(replace(plan, engine="cv"), dataset.decode_on, augment, gpu, workers, reader)
+        return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
     if dataset.keep == "gpu":
         from inkmill.data.loaders.resident import ResidentLoader
 
@@ -114,7 +114,7 @@ def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
         raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
     if dataset.augment_on == "auto" and (fit.mode == "height" or dataset.augmentation.albumentations):
         return False  # every width of the input would be compiled anew, and foreign code knows no GPU
-    return on_gpu and dataset.augment_on != "cpu"
+    return on_gpu and dataset.augment_on in ("auto", "gpu")
 
 
 def _keep(dataset: DatasetSpec) -> Keep:

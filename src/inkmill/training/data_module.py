@@ -184,8 +184,10 @@ class TextDataModule(LightningDataModule):
 
             number = torch.cuda.current_device() if device.index is None else device.index
             if plan.pipeline is not None:
-                return DaliLoader(plan, device_id=number)
-            return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number)
+                return DaliLoader(plan, device_id=number, threads=max(1, workers))
+            torch_augments = plan.fit.mode != "height"  # its pass is compiled for one width
+            plan = replace(plan, engine="none") if torch_augments else plan
+            return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number, threads=max(1, workers))
         if self._use_dali:
             self._say_without_dali(device)
         on_gpu = device.type == "cuda" and plan.pipeline is None
