@@ -45,7 +45,7 @@ class DaliLoader(Loader):
         threads: of DALI's; 0 takes as many as there are cores.
         reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
         feeders: processes that read and draw for DALI; 0 does it in threads of this process, which share its
-            interpreter lock. None takes one for every four threads, four at most; DALI's reader needs none.
+            interpreter lock. None takes one for every four threads, three at most; DALI's reader needs none.
 
     Raises:
         MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
@@ -76,7 +76,7 @@ class DaliLoader(Loader):
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
         self._feed = feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
-        processes = min(threads // 4, 4) if feeders is None else feeders
+        processes = min(threads // 4, 3) if feeders is None else feeders
         feeding: Feeders
         if self._reader is not None or not processes:
             feeding = ThreadFeeders(feed.make, 1 if self._reader else 2)

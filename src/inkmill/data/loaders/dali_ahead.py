@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from inkmill.data.loaders.dali_feed import DaliFeed, Fed
+from inkmill.data.loaders.plan import positions
 from inkmill.data.loaders.worker_process import Task
 from inkmill.errors import DataError
 
@@ -125,10 +126,8 @@ class FeedAhead:
         return self._feed.failed(self._next[0], -1, self._failed)
 
     def _tasks(self, epoch: int, number: int, careful_batches: int) -> Iterator[Task]:
-        while True:
-            yield epoch, number, int(careful_batches > 0)
-            careful_batches -= 1
-            epoch, number = (epoch, number + 1) if number + 1 < self._length else (epoch + 1, 0)
+        for count, position in enumerate(positions(epoch, number, self._length, endless=True)):
+            yield *position, int(count < careful_batches)
 
     def _stop(self) -> None:
         if self._made is not None:

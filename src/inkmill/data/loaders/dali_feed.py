@@ -26,7 +26,7 @@ from inkmill.data.loaders.dali_fit import Sizes, dali_decodes, files, fit_column
 from inkmill.data.loaders.dali_reader import DaliReader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.sample import Batch, Sample
+from inkmill.data.sample import Batch, Sample, in_a_row
 from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
@@ -119,7 +119,7 @@ class DaliFeed:
         batch = Batch(
             images=None,
             widths=sizes[:, 2],
-            targets=[sample.target for sample in samples],
+            targets=in_a_row(sample.target for sample in samples),
             keys=[sample.key for sample in samples],
             index=index,
         )
