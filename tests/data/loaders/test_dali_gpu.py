@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali")
 
 from inkmill.data.augment.apply_dali import apply_dali  # noqa: E402
+from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
 from inkmill.data.augment.spec import parse_ops  # noqa: E402
 from inkmill.data.loaders.dali import DaliLoader  # noqa: E402
 
@@ -109,3 +110,24 @@ def test_resume_and_epochs_are_exact(
         list(islice(dali, 2))
         dali.load_state_dict(state)
         assert written(dali) == whole[1][4:]
+
+
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+    wanted = plan(augmentation=STRONG)
+    with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, feeders=2) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            assert batch.keys == expected.keys
+            images = apply_torch(batch.images, batch.extra["table"], compiled=False).cpu().numpy()
+            assert np.abs(images.astype(int) - expected.images).mean() < 1
+
+
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_processes_feed_the_same_bytes_as_threads(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, feeders=n) for n in (0, 2)]
+    for _ in range(2):
+        for batch, other in zip(*loaders, strict=True):
+            assert batch.keys == other.keys
+            assert torch.equal(batch.images, other.images)
+    for loader in loaders:
+        loader.close()

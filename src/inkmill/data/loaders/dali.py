@@ -141,7 +141,7 @@ class DaliLoader(Loader):
     def _output(self) -> Any:
         if self._placement.device_id is None:
             (out,) = self._pipeline.run()
-            return np.array(out.as_array())
+            return out.as_array()  # a copy
         import torch
 
         stream = torch.cuda.current_stream(self._placement.device_id)
