@@ -5,11 +5,14 @@
 Two models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100)
 and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled backbone, AdamW, gradients clipped.
 
-    repeated    one batch on the device, augmented once: the speed of the step itself
-    streamed    from an LMDB by worker processes, augmented on the device
-    ram         fitted pictures kept in RAM, the rest as above
-    device      fitted pictures kept in the device's memory
-    classic     fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
+    repeated        one batch on the device, augmented once: the speed of the step itself
+    streamed        from an LMDB by worker processes, augmented on the device
+    ram             fitted pictures kept in RAM, the rest as above
+    streamed, cpu   as above, augmented in the worker processes
+    ram, cpu
+    device          fitted pictures kept in the device's memory, and augmented there
+    inkmill train   the command itself in a process of its own, streamed: its own count in its last epochs
+    classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
 
 `of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. A figure is the
 median of 3 windows after a warm-up epoch, its spread their range over it. On one H200 with 16 cores it takes under four
@@ -20,12 +23,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -39,6 +44,7 @@ from inkmill.bench.measure import Measured, measure
 from inkmill.bench.ours import augmented, plan_for
 from inkmill.bench.peers import torch_pil
 from inkmill.bench.stamp import cores, in_words, machine_stamp
+from inkmill.bench.strong import strong_spec
 from inkmill.config.model import ModelSpec
 from inkmill.config.train import OptimSpec
 from inkmill.data.fit import Fit
@@ -51,7 +57,7 @@ from inkmill.models.recognizer import build_recognizer
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import make_codec
 from inkmill.training.optim import build_optimizer
-from inkmill.training.reading import to_input
+from inkmill.training.reading import on_device, to_input
 
 CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
 CODEC = make_codec("CTC", CHARS, 25)
@@ -118,11 +124,9 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
 
     def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
-        """Return targets and lengths on the device."""
-        ids, lengths = (torch.from_numpy(array) for array in CODEC.encode(texts))
-        if self.device == "cuda":
-            ids, lengths = ids.pin_memory(), lengths.pin_memory()
-        return ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
+        """Return targets on the device, and lengths."""
+        ids, lengths = CODEC.encode(texts)
+        return on_device(ids, torch.device(self.device)), torch.from_numpy(lengths)
 
 
 def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
@@ -155,9 +159,9 @@ def classic_stream(task: Task) -> Iterator[tuple[Tensor, list[str]]]:
 def streams(task: Task) -> dict[str, tuple[Callable[[], Stream], int]]:
     """Return, by row, what makes a stream, and the images to consume before the clock runs."""
 
-    def ours(tier: Any) -> Stream:
+    def ours(tier: Any, engine: Any = "torch") -> Stream:
         # On a CPU the processes augment: there is no device that could do it better.
-        plan = plan_for(task, tier, "torch" if task.device == "cuda" else "cv")
+        plan = plan_for(task, tier, engine if task.device == "cuda" else "cv")
         return from_loader(DeviceLoader(make_loader(plan, task.workers), task.device))
 
     def device() -> Stream:
@@ -175,6 +179,8 @@ def streams(task: Task) -> dict[str, tuple[Callable[[], Stream], int]]:
         "repeated": (repeated, few),
         "streamed": (lambda: ours("none"), few),
         "ram": (lambda: ours("ram"), epoch),
+        "streamed, cpu": (lambda: ours("none", "cv"), few),
+        "ram, cpu": (lambda: ours("ram", "cv"), epoch),
         "device": (device, few),
     }
 
@@ -189,10 +195,47 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
         base = base or row["images_per_s"]
         yield row | {"of_step": round(row["images_per_s"] / base, 3)}
     del step
+    yield of_the_command(model, source, folder, args, base)
     classic = Task(source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.fit)
     slow = Step(model, args.device, fast=False)
     warm = 4 * classic.batch_size
     yield _row(model, "classic", classic.batch_size, slow, classic_stream(classic), args.seconds, warm)
+
+
+def of_the_command(model: Model, source: Any, folder: Path, args: argparse.Namespace, base: float) -> dict[str, Any]:
+    """Return the row of `inkmill train`: the median of its epochs after the first, which compiles."""
+    results = folder / f"results-{model.name}"
+    spec = {
+        "results_dir": str(results),
+        "model": model.spec.model_dump(exclude_defaults=True),
+        "dataset": {
+            "train": str(source.folder),
+            "val_fraction": 0.01,
+            "batch_size": model.batch_size,
+            "workers": args.workers,
+            "augmentation": strong_spec().model_dump(exclude_defaults=True),
+        },
+        "train": {
+            "num_epochs": 2 if args.smoke else 5,
+            "compile": args.device == "cuda",
+            "validation_interval": 5,
+            "checkpoint_interval": 5,
+        },
+    }
+    written = folder / f"{model.name}.yaml"
+    written.write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
+    subprocess.run([sys.executable, "-m", "inkmill", "train", "-e", str(written)], check=True, stdout=sys.stderr)
+    lines = (results / "train" / "status.json").read_text(encoding="utf-8").splitlines()
+    told = [line["kpi"]["images_per_s"] for line in map(json.loads, lines) if "images_per_s" in line.get("kpi", {})]
+    speed = median(told[1:])
+    return {
+        "model": model.name,
+        "data": "inkmill train",
+        "batch_size": model.batch_size,
+        "images_per_s": round(speed, 1),
+        "spread": round((max(told[1:]) - min(told[1:])) / speed, 3),
+        "of_step": round(speed / base, 3),
+    }
 
 
 def _row(

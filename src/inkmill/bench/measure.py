@@ -34,13 +34,17 @@ class Measured:
     shape: tuple[int, ...]
 
 
-def measure(stream: Iterator[Tensor], seconds: float, warm_images: int, repeats: int = 3) -> Measured:
+def measure(
+    stream: Iterator[Tensor], seconds: float, warm_images: int, window_images: int = 0, repeats: int = 3
+) -> Measured:
     """Take a stream's speed.
 
     Args:
         stream: batches without end; the device of its tensors is waited for at the end of each window.
         seconds: length of all windows together.
         warm_images: consume at least so many images first: a full pass where pictures are kept.
+        window_images: consume at least so many images a window: processes that make whole batches finish together, and a
+            window shorter than such a round would count what was made before it began.
         repeats: number of windows; each takes at least one batch.
 
     Raises:
@@ -55,17 +59,17 @@ def measure(stream: Iterator[Tensor], seconds: float, warm_images: int, repeats:
         batch = _following(stream)
         seen += len(batch)
     _settle(batch)
-    speeds = [_window(stream, seconds / repeats) for _ in range(repeats)]
+    speeds = [_window(stream, seconds / repeats, window_images) for _ in range(repeats)]
     middle = median(speeds)
     return Measured(middle, (max(speeds) - min(speeds)) / middle, first_s, tuple(batch.shape))
 
 
-def _window(stream: Iterator[Tensor], seconds: float) -> float:
+def _window(stream: Iterator[Tensor], seconds: float, least: int) -> float:
     start, images = perf_counter(), 0
     while True:
         batch = _following(stream)
         images += len(batch)
-        if perf_counter() - start >= seconds:
+        if images >= least and perf_counter() - start >= seconds:
             _settle(batch)
             return images / (perf_counter() - start)
 

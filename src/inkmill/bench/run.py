@@ -141,11 +141,13 @@ def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
     reason = c.missing(task.device)
     if reason is not None:
         return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason, kind)
+    # Processes may have two batches each made ahead before the clock runs: these are warm-up too.
+    round_images = task.workers * task.batch_size
     # Where pictures are kept, the first pass fills the store: it is warm-up.
-    warm_images = len(task.source) if c.keep != "none" else 2 * task.batch_size
+    warm_images = max(2 * round_images, len(task.source) if c.keep != "none" else 2 * task.batch_size)
     stream = c.stream(task)
     try:
-        result = measure(stream, seconds, warm_images)
+        result = measure(stream, seconds, warm_images, round_images)
     except Exception as error:  # one contestant's fall must not end the race, and is shown
         reason = f"failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason[:300], kind, failed=True)

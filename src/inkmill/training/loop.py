@@ -32,6 +32,7 @@ from inkmill.training.loss_watch import LossWatch
 from inkmill.training.optim import Schedule, build_optimizer
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
+from inkmill.training.reading import on_device
 from inkmill.training.validate import Validation, validate
 
 
@@ -136,11 +137,10 @@ class TrainingLoop:
     def _train_batch(self, batch: Batch, steps: bool) -> None:
         texts = self.prepared.normaliser.apply_all(batch.texts)
         ids, lengths = self.prepared.codec.encode(texts)
-        targets = torch.from_numpy(ids).to(self.fabric.device, non_blocking=True)
-        lengths_tensor = torch.from_numpy(lengths).to(self.fabric.device, non_blocking=True)
+        targets = on_device(ids, self.fabric.device)
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps):
             logits = self.wrapped(training_input(batch, self.spec.dataset.batch_size), targets)
-            loss = self.model.loss(logits, targets, lengths_tensor) if len(batch) else logits.sum() * 0
+            loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)
         self.watch.add(loss.detach(), len(batch), batch.keys)

@@ -28,6 +28,12 @@ def to_input(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2).to(torch.float32).sub_(127.5).div_(127.5)
 
 
+def on_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return an array's copy on a device; nothing waits for it."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 class TorchReader(Reader):
     """Reads with PyTorch, in fp32.
 
@@ -101,11 +107,11 @@ def read_with_loss(
             continue
         truths = normaliser.apply_all(batch.texts)
         ids, lengths = codec.encode(truths)
-        targets = torch.from_numpy(ids).to(batch.images.device)
+        targets = on_device(ids, batch.images.device)
         with autocast():
             features = model.features(to_input(batch.images))
             told = model.head(features, targets)
-            loss = model.loss(told, targets, torch.from_numpy(lengths).to(batch.images.device))
+            loss = model.loss(told, targets, torch.from_numpy(lengths))
             read = model.head.read(model.head(features) if model.head.taught_by_targets else told)
         _, texts, confidences = _decoded(batch, *read, codec)
         yield batch, truths, texts, confidences, float(loss)

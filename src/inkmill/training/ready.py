@@ -13,6 +13,7 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.text.codecs import Codec
 from inkmill.text.normalise import Normaliser
 from inkmill.training.batches import training_input
+from inkmill.training.reading import on_device
 
 
 class TextBatch(NamedTuple):
@@ -21,7 +22,7 @@ class TextBatch(NamedTuple):
     Attributes:
         images: float32 (B, C, H, W) in [-1, 1].
         targets: int64 (B, L), class ids as the codec has them, padded with 0.
-        lengths: int64 (B,), how many of them count.
+        lengths: int64 (B,), how many of them count; on the CPU, where torch's CTC loss needs them.
         texts: the B labels, normalised.
         keys: which samples these are.
     """
@@ -66,11 +67,9 @@ class ReadyLoader:
             if alone and not len(batch):
                 continue
             texts = self._normaliser.apply_all(batch.texts)
-            ids, lengths = (torch.from_numpy(part) for part in self._codec.encode(texts))
+            ids, lengths = self._codec.encode(texts)
             images = training_input(batch, self.plan.batch_size)
-            device = images.device
-            targets = ids.to(device, non_blocking=True), lengths.to(device, non_blocking=True)
-            yield TextBatch(images, *targets, texts, batch.keys)
+            yield TextBatch(images, on_device(ids, images.device), torch.from_numpy(lengths), texts, batch.keys)
 
     @property
     def plan(self) -> LoadPlan:
