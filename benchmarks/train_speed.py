@@ -224,7 +224,7 @@ def of_the_command(model: Model, source: Any, folder: Path, args: argparse.Names
     }
     written = folder / f"{model.name}.yaml"
     written.write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
-    subprocess.run([sys.executable, "-m", "inkmill", "train", "-e", str(written)], check=True, stdout=sys.stderr)
+    subprocess.run([sys.executable, "-m", "inkmill", "train", "-e", str(written)], check=True, stdout=2)  # to stderr
     lines = (results / "train" / "status.json").read_text(encoding="utf-8").splitlines()
     told = [line["kpi"]["images_per_s"] for line in map(json.loads, lines) if "images_per_s" in line.get("kpi", {})]
     speed = median(told[1:])
