@@ -66,22 +66,38 @@ def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
     """Return the graph's inputs that fit a batch: the sizes that `inkmill.data.fit.resize` goes through.
 
     "halves" has three numbers for each step before the last: rows, columns, and whether the image takes this step.
+    "halvings" and "scale", for those steps and for the last, are matrices from the result's pixels to the image's,
+    corners at whole numbers, one below the other.
 
     Args:
         sizes: of the decoded images.
         fit: how they are fitted.
         width: columns of the batch, padding included.
     """
-    size = sizes[:, :2]
+    count, size = len(sizes), sizes[:, :2]
     valid = np.stack([np.full_like(sizes[:, 2], fit.height), sizes[:, 2]], axis=1)
-    halves = np.zeros((len(sizes), HALVINGS, 3), np.float32)
+    halves, halvings = np.zeros((count, HALVINGS, 3), np.float32), np.zeros((count, HALVINGS, 3, 3), np.float32)
     for step in range(HALVINGS):
         too_large = size > 2 * valid
-        size = np.where(too_large, -(-size // 2), size)
-        halves[:, step, :2], halves[:, step, 2] = size, np.any(too_large, axis=1)
-    columns: Columns = {"halved": halves[:, 0, 2] > 0, "halves": halves.reshape(len(sizes), -1)}
+        smaller = np.where(too_large, -(-size // 2), size)
+        halves[:, step, :2], halves[:, step, 2] = smaller, np.any(too_large, axis=1)
+        halvings[:, step] = _scale(size, smaller)
+        size = smaller
+    columns: Columns = {
+        "halved": halves[:, 0, 2] > 0,
+        "halves": halves.reshape(count, -1),
+        "halvings": halvings.reshape(count, -1, 3),
+        "scale": _scale(size, valid),
+    }
     if fit.mode != "stretch":
         columns["valid"] = valid.astype(np.float32)
         columns["padded"] = valid[:, 1] < width
-        columns["full"] = np.tile(np.array([fit.height, width], np.float32), (len(sizes), 1))
+        columns["full"] = np.tile(np.array([fit.height, width], np.float32), (count, 1))
     return columns
+
+
+def _scale(size: Sizes, goal: Sizes) -> NDArray[np.float32]:
+    """Return (B, 3, 3): where in an image of `size`, (rows, columns), lies what is shown in one of size `goal`."""
+    scale = np.zeros((len(size), 3, 3), np.float32)
+    scale[:, 0, 0], scale[:, 1, 1], scale[:, 2, 2] = size[:, 1] / goal[:, 1], size[:, 0] / goal[:, 0], 1
+    return scale

@@ -68,7 +68,7 @@ def build_pipeline(
         if placement.augment == "gpu":
             images = images.gpu()
         if not host:
-            images = _fit(images, columns, fit)
+            images = _fit(images, columns, fit, placement.augment)
             if fit.mode != "stretch":
                 images = _pad(images, columns)
         if engine is not None:
@@ -144,24 +144,30 @@ def _decode(encoded: Node, channels: int, device: str) -> Node:
     return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True)
 
 
-def _fit(images: Node, columns: dict[str, Node], fit: Fit) -> Node:
-    from nvidia.dali import fn
-
+def _fit(images: Node, columns: dict[str, Node], fit: Fit, device: Device) -> Node:
     if columns["halved"]:
-        images = _halve(images, columns["halves"], 0)
+        images = _halve(images, columns["halves"], columns["halvings"], 0, device)
     size = (fit.height, fit.width) if fit.mode == "stretch" else columns["valid"]
-    return fn.resize(images, size=size, antialias=False)
+    return _resize(images, size, columns["scale"], device)
 
 
-def _halve(images: Node, halves: Node, step: int) -> Node:
+def _halve(images: Node, halves: Node, halvings: Node, step: int, device: Device) -> Node:
     """Halve what needs it; each step is inside the one before, since a condition costs by the rows that meet it."""
-    from nvidia.dali import fn
-
-    images = fn.resize(images, size=halves[3 * step : 3 * step + 2], antialias=False)
+    size, scale = halves[3 * step : 3 * step + 2], halvings[3 * step : 3 * step + 3]
+    images = _resize(images, size, scale, device)
     if step + 1 < HALVINGS:  # noqa: SIM102 - the first `if` is Python's, the second is of the graph
         if halves[3 * step + 5] > 0:
-            images = _halve(images, halves, step + 1)
+            images = _halve(images, halves, halvings, step + 1, device)
     return images
+
+
+def _resize(images: Node, size: Any, scale: Node, device: Device) -> Node:
+    from nvidia.dali import fn
+
+    if device == "gpu":
+        return fn.resize(images, size=size, antialias=False)
+    # The same sums by OpenCV, in a quarter of the time that DALI's own operator takes on a CPU.
+    return fn.experimental.warp_perspective(images, matrix=scale, size=size, border_mode="replicate")
 
 
 def _pad(images: Node, columns: dict[str, Node]) -> Node:
