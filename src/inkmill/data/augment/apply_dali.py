@@ -114,8 +114,8 @@ class DaliEngine:
             images = self._noise(images, columns)
         if self.layout.jpeg:
             images = self._jpeg(images, columns)
-        for number in range(self.layout.cutouts):
-            images = self._cut_out(images, columns, number)
+        if self.layout.cutouts:
+            images = self._cut_out(images, columns)
         return images
 
     def _wave_or_warp(self, images: Node, columns: dict[str, Node]) -> Node:
@@ -175,17 +175,21 @@ class DaliEngine:
                 images = fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
         return images
 
-    def _cut_out(self, images: Node, columns: dict[str, Node], number: int) -> Node:
+    def _cut_out(self, images: Node, columns: dict[str, Node]) -> Node:
+        if columns["cut"]:
+            images = self._erase(images, columns["rectangles"], 0)
+        return images
+
+    def _erase(self, images: Node, rectangles: Node, number: int) -> Node:
         from nvidia.dali import fn
 
-        if columns[f"cut{number}"]:
-            images = fn.erase(
-                images,
-                anchor=columns[f"anchor{number}"],
-                shape=columns[f"extent{number}"],
-                fill_value=columns[f"shade{number}"],
-                axis_names="WH",
-            )
+        x, shade = 6 * number, 6 * number + 4
+        anchor, shape = rectangles[x : x + 2], rectangles[x + 2 : shade]
+        fill = rectangles[shade : shade + 1]
+        images = fn.erase(images, anchor=anchor, shape=shape, fill_value=fill, axis_names="WH")
+        if number + 1 < self.layout.cutouts:  # noqa: SIM102 - the first `if` is Python's, the second is of the graph
+            if rectangles[shade + 1] > 0:
+                images = self._erase(images, rectangles, number + 1)
         return images
 
     def _there(self, node: Node) -> Node:

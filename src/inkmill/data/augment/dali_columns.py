@@ -6,7 +6,7 @@ the batch first: DALI takes such an array at once, and a list of arrays one by o
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +46,8 @@ def columns_of(table: Table, channels: int) -> Columns:
     if (quality := table.part("jpeg")) is not None:
         columns["compressed"] = quality[:, 0] > 0
         columns["quality"] = quality[:, 0].astype(np.int32)
-    for number in range(table.layout.cutouts):
-        columns |= _cutout_columns(cast(Floats, table.cutouts)[:, number], number)
+    if (cutouts := table.cutouts) is not None:
+        columns |= _cutout_columns(cutouts)
     return columns
 
 
@@ -105,11 +105,15 @@ def _gaussians(sigma: Floats) -> Floats:
     return kernels
 
 
-def _cutout_columns(cutout: Floats, number: int) -> Columns:
-    left_top, right_bottom = cutout[:, :2], cutout[:, 2:4]
-    return {
-        f"cut{number}": (right_bottom > left_top).all(axis=1),
-        f"anchor{number}": np.ascontiguousarray(left_top),
-        f"extent{number}": np.ascontiguousarray(right_bottom - left_top),
-        f"shade{number}": np.rint(cutout[:, 4:]),
-    }
+def _cutout_columns(cutouts: Floats) -> Columns:
+    """Return which rows are cut, and six numbers a rectangle: x, y, width, height, shade, whether another follows.
+
+    A row's rectangles come first, in their order: so each condition of the graph lies inside the one before.
+    """
+    there = (cutouts[:, :, 2:4] > cutouts[:, :, :2]).all(axis=2)
+    first = np.argsort(~there, axis=1, kind="stable")
+    there, cutouts = np.take_along_axis(there, first, axis=1), np.take_along_axis(cutouts, first[:, :, None], axis=1)
+    rectangles = np.zeros((*there.shape, 6), np.float32)
+    rectangles[:, :, :2], rectangles[:, :, 2:4] = cutouts[:, :, :2], cutouts[:, :, 2:4] - cutouts[:, :, :2]
+    rectangles[:, :, 4], rectangles[:, :-1, 5] = np.rint(cutouts[:, :, 4]), there[:, 1:]
+    return {"cut": there[:, 0].copy(), "rectangles": rectangles.reshape(len(cutouts), -1)}
