@@ -6,8 +6,11 @@ import os
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
+
+from inkmill.machine import cores, cpu_model
+
+__all__ = ["cores", "in_words", "machine_stamp"]
 
 _PACKAGES = (
     "inkmill",
@@ -38,7 +41,7 @@ def machine_stamp() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": cores(),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
@@ -52,25 +55,6 @@ def in_words(stamp: dict[str, Any]) -> str:
     gpus = ", ".join(gpu["name"] for gpu in stamp["gpus"]) or "no GPU"
     load = "" if stamp["load"] is None else f", load {stamp['load']}"
     return f"{stamp['cpu']}, {stamp['cores']} cores, {stamp['memory_gib']} GiB, {gpus}{load}, {stamp['date'][:10]}"
-
-
-def cores() -> int:
-    """Return how many cores this process may use: containers and `taskset` allow fewer than the machine has."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:  # a container's share of CPU time, cgroup v2: "max 100000" or "200000 100000"
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return min(allowed, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return allowed
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _memory_gib() -> float | None:

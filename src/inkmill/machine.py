@@ -1,0 +1,72 @@
+"""What this process may use of its machine: containers, quotas and `taskset` allow less than the machine has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Return how many cores this process may use, by its affinity and its container's share of CPU time."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for quota, period in _quotas():
+        if quota > 0 and period > 0:
+            return min(allowed, max(1, round(quota / period)))
+    return allowed
+
+
+def _quotas() -> list[tuple[int, int]]:
+    """Return (quota, period) of cgroup v2 ("200000 100000"; "max" is no limit) and v1."""
+    found = []
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        words = " ".join(_text(_CGROUP / file) or "" for file in files).split()
+        if len(words) == 2 and all(word.lstrip("-").isdecimal() for word in words):
+            found.append((int(words[0]), int(words[1])))
+    return found
+
+
+def memory_left() -> int | None:
+    """Return the bytes of memory that can still be used, by the system's and the container's account; None: unknown."""
+    meminfo = _text(Path("/proc/meminfo")) or ""
+    lines = [line.split() for line in meminfo.splitlines() if line.startswith("MemAvailable:")]
+    if not lines:
+        return None
+    left = int(lines[0][1]) * 1024
+    limit, used = _text(_CGROUP / "memory.max"), _text(_CGROUP / "memory.current")
+    if limit and used and limit.strip().isdecimal():
+        left = min(left, max(0, int(limit) - int(used)))
+    return left
+
+
+def cpu_model() -> str:
+    """Return the name of the processor."""
+    lines = (_text(Path("/proc/cpuinfo")) or "").splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def waited_for_core() -> float | None:
+    """Return the seconds that this thread was ready to run and had no core, since it began; None: not told here."""
+    told = _text(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat"))
+    words = (told or "").split()  # ran ns, waited ns, times
+    return int(words[1]) / 1e9 if len(words) == 3 else None
+
+
+def busy_core_seconds() -> float | None:
+    """Return the seconds of CPU time that all programs of the machine took since it started; None: not told here."""
+    first = (_text(Path("/proc/stat")) or "").split("\n", 1)[0].split()
+    if len(first) < 5 or first[0] != "cpu":
+        return None
+    user, nice, system = (int(word) for word in first[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
