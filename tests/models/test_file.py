@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from inkmill.config.model import ModelSpec
+from inkmill.crypt import Key
 from inkmill.errors import ModelFileError
 from inkmill.models import Recognizer, build_recognizer
 from inkmill.models.file import load_checkpoint, load_reader, read_any, read_weights, save_reader
@@ -68,6 +71,49 @@ def test_a_card_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
     torch.save({"reader": 3, "model": {"a": torch.ones(1)}}, path)
     with pytest.raises(ModelFileError, match="not a reader's card"):
         load_reader(path)
+
+
+def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / "reader.safetensors"
+    save_reader(path, model.state_dict(), card, Key("k"))
+    assert b"head.classes" not in path.read_bytes()
+    weights, its_card = read_weights(path, Key("k"))
+    assert its_card == card
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    with pytest.raises(ModelFileError, match="encrypted; give its key"):
+        read_any(path)
+    with pytest.raises(ModelFileError, match="this encryption key does not open it"):
+        load_reader(path, key=Key("another"))
+
+
+def test_a_flipped_bit_in_a_weight_is_damage(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / "reader.safetensors"
+    save_reader(path, model.state_dict(), card)
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=r"reader\.safetensors: damaged, for its bytes are not those"):
+        load_reader(path)
+
+
+def test_a_header_that_promises_too_much_costs_nothing(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    huge = card.model_copy(update={"model": card.model.model_copy(update={"sequence": "BiLSTM", "hidden_size": 8192})})
+    path = tmp_path / "huge.safetensors"
+    save_reader(path, model.state_dict(), huge)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelFileError, match="its weights do not fit its card"):
+        load_reader(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # the BiLSTM alone would be 4 GiB
+    path.write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ModelFileError, match="a header of 1,099,511,627,776 bytes"):
+        load_reader(path)
+
+
+def test_a_checkpoint_whose_entries_are_compressed_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(ModelFileError, match="its entries claim more bytes than the file has"):
+        load_checkpoint(tmp_path / "bomb.pth")
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -5,38 +5,44 @@ The weights carry the reader's card in the header, so nothing travels beside the
 
 from __future__ import annotations
 
+import os
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from inkmill.errors import ModelFileError
+from inkmill.crypt import Key, is_encrypted, read_plain, sealed
+from inkmill.errors import ConfigError, ModelFileError
 from inkmill.files import explain, write_bytes_atomic
 from inkmill.models.recognizer import Recognizer, build_recognizer
+from inkmill.models.safe_header import open_plain, read_metadata, with_digest
 from inkmill.runtime.card import ReaderCard
 
 
-def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard) -> None:
-    """Write a reader file, atomically.
+def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard, key: Key | None = None) -> None:
+    """Write a reader file, atomically; encrypted where there is a key.
 
     Raises:
         OutputError: the place cannot be written or the disk is full.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    write_bytes_atomic(path, to_bytes(tensors, metadata={"inkmill": card.to_json()}))
+    write_bytes_atomic(path, sealed(with_digest(to_bytes(tensors, metadata={"inkmill": card.to_json()})), key))
 
 
-def read_weights(path: Path) -> tuple[dict[str, Tensor], ReaderCard]:
+def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor], ReaderCard]:
     """Read weights and card of a reader (.safetensors) or of a training checkpoint (.pth).
 
     Raises:
-        ModelFileError: missing, damaged, or not written by inkmill.
+        ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
     """
-    weights, card = read_any(path)
+    weights, card = read_any(path, key)
     if card is None:
         raise ModelFileError(
             f"{path}: no reader of inkmill, for it does not say its input and characters; "
@@ -45,19 +51,19 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], ReaderCard]:
     return weights, card
 
 
-def read_any(path: Path) -> tuple[dict[str, Any], ReaderCard | None]:
+def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], ReaderCard | None]:
     """Read weights and card of a file of inkmill, or what another program's file holds, without a card.
 
     Raises:
-        ModelFileError: missing or damaged, or it holds code.
+        ModelFileError: missing or damaged, encrypted with another key, or it holds code.
     """
     if not path.is_file():
         raise ModelFileError(
             f"{path}: no such model file; give the .safetensors or .pth file that `inkmill train` wrote"
         )
     if path.suffix == ".safetensors":
-        return _from_safetensors(path)
-    state = load_checkpoint(path)
+        return _from_safetensors(path, key)
+    state = load_checkpoint(path, key)
     if "reader" not in state or "model" not in state:
         return state, None
     weights = state["model"]
@@ -66,33 +72,55 @@ def read_any(path: Path) -> tuple[dict[str, Any], ReaderCard | None]:
     return weights, ReaderCard.from_json(state["reader"], str(path))
 
 
-def load_reader(path: Path, device: str | torch.device = "cpu") -> tuple[Recognizer, ReaderCard]:
+def load_reader(
+    path: Path, device: str | torch.device = "cpu", key: Key | None = None
+) -> tuple[Recognizer, ReaderCard]:
     """Return the model of a file, in evaluation mode on `device`, with its card.
 
     Raises:
-        ModelFileError: missing, damaged, or its weights do not fit its card.
+        ModelFileError: missing, damaged, encrypted with another key, or its weights do not fit its card.
     """
-    weights, card = read_weights(path)
-    model = build_recognizer(
-        card.model.model_copy(update={"backbone_pretrained": False}), card.codec().num_classes, card.max_label_length
-    )
+    weights, card = read_weights(path, key)
+    # Built without memory first: a card that promises more than the file's weights must not cost that much.
+    with torch.device("meta"):
+        _load_weights(path, _build(path, card), weights)
+    model = _build(path, card)
+    _load_weights(path, model, weights)
+    return model.to(device).eval(), card
+
+
+def _build(path: Path, card: ReaderCard) -> Recognizer:
+    spec = card.model.model_copy(update={"backbone_pretrained": False})
     try:
-        model.load_state_dict(weights)
+        return build_recognizer(spec, card.codec().num_classes, card.max_label_length)
+    except ConfigError as error:
+        raise ModelFileError(f"{path}: its card describes no model that can be built: {error}") from error
+
+
+def _load_weights(path: Path, model: Recognizer, weights: Mapping[str, Tensor]) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # into the model without memory nothing is copied, which is the purpose
+            model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelFileError(
             f"{path}: its weights do not fit its card: {str(error).splitlines()[-1].strip()}"
         ) from error
-    return model.to(device).eval(), card
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, key: Key | None = None) -> dict[str, Any]:
     """Return what a .pth file holds; only tensors and plain values are ever unpickled.
 
     Raises:
-        ModelFileError: damaged, or a file that holds code (a pickled model).
+        ModelFileError: damaged, encrypted with another key, or a file that holds code (a pickled model).
     """
+    content = read_plain(path, key) if is_encrypted(path) else None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with open_plain(path, content) as file:
+            _refuse_bombs(file, path)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ModelFileError:
+        raise
     except FileNotFoundError:
         raise ModelFileError(f"{path}: no such checkpoint") from None
     except OSError as error:
@@ -109,14 +137,31 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], ReaderCard | None]:
+def _refuse_bombs(file: BinaryIO, path: Path) -> None:
+    """A checkpoint is a zip of stored entries; torch allocates what the entries claim, whatever the file holds."""
+    size = file.seek(0, os.SEEK_END)
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+        if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
+            raise ModelFileError(f"{path}: its entries claim more bytes than the file has; refused")
+    file.seek(0)
+
+
+def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], ReaderCard | None]:
+    content = read_plain(path, key) if is_encrypted(path) else None
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+        with open_plain(path, content) as file:
+            metadata = read_metadata(file, str(path))
+        weights = from_bytes(content) if content is not None else _mapped(path)
     except SafetensorError as error:
         raise ModelFileError(f"{path}: damaged, or not a safetensors file ({error})") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
     card = ReaderCard.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
     return weights, card
+
+
+def _mapped(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
