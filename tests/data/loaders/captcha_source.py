@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,3 +100,22 @@ class PaintedSource:
         if index % 3 == 0:
             cv2.fillPoly(image, [self.corners(index).astype(np.int32)], (0, 0, 250))
         return Sample(self.key(index), cv2.imencode(".png", image)[1].tobytes(), self.target(index))
+
+
+@dataclass
+class SlowSource(CaptchaSource):
+    """Its disk takes a while for each image."""
+
+    def get(self, index: int) -> Sample:
+        time.sleep(0.003)
+        return super().get(index)
+
+
+class SlowPipeline:
+    """Stands where foreign augmentation code does, and takes a while for each batch."""
+
+    kind = "code"
+
+    def apply(self, images: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> np.ndarray:
+        time.sleep(0.03)
+        return images

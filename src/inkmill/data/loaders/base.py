@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from inkmill.data.keep import Store, open_store
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
+from inkmill.data.loaders.stages import add
 from inkmill.data.sample import Batch
 from inkmill.errors import DataError
 
@@ -54,6 +55,8 @@ class Loader(ABC):
     """True where the images of `views` lie in memory that is used again."""
     on_device = False
     """True where the images are torch tensors on the training device already."""
+    makers = 0
+    """How many batches are made at a time beside the consumer's work; 0: it makes them itself."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
@@ -132,6 +135,7 @@ class Loader(ABC):
         stats.kept += made.kept
         stats.damaged += made.damaged
         stats.regions.update(made.regions)
+        add(stats.stages, made.stages)
         for index, key, reason in made.skipped:
             if key not in self._blocked:
                 self._blocked[key] = index

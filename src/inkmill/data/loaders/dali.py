@@ -79,8 +79,10 @@ class DaliLoader(Loader):
         processes = min(threads // 4, 3) if feeders is None else feeders
         feeding: Feeders
         if self._reader is not None or not processes:
-            feeding = ThreadFeeders(feed.make, 1 if self._reader else 2)
+            self.makers = 1 if self._reader else 2
+            feeding = ThreadFeeders(feed.make, self.makers)
         else:
+            self.makers = processes
             feeding = WorkerFeeders(plan, self._store, blocked, feed, kept, processes, self.stats.notes)
         self._ahead = FeedAhead(feeding, feed, len(self))
         self._pipeline: Any = None

@@ -26,6 +26,7 @@ from inkmill.data.loaders.dali_fit import Sizes, dali_decodes, files, fit_column
 from inkmill.data.loaders.dali_reader import DaliReader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.stages import StageClock
 from inkmill.data.sample import Batch, Sample, in_a_row
 from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
@@ -107,15 +108,17 @@ class DaliFeed:
         return Fed(epoch, number, None, self._columns(epoch, *self._nothing(), None), error, careful)
 
     def _encoded(self, epoch: int, number: int) -> Fed:
-        plan = self._plan
+        plan, clock = self._plan, StageClock(number)
         wanted = self._order.rows(epoch, number)
         good = self._blocked[wanted] == 0
         index = wanted[good]
         if not len(index):
             return self._decoded(epoch, number, True, None)
         width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
-        samples = self._samples(epoch, number, good, index)
-        images, sizes = self._images(index, [sample.image for sample in samples], width)
+        with clock.whole("read"):
+            samples = self._samples(epoch, number, good, index)
+        with clock.whole("decode"):  # of what DALI is not given, and of headers
+            images, sizes = self._images(index, [sample.image for sample in samples], width)
         batch = Batch(
             images=None,
             widths=sizes[:, 2],
@@ -129,12 +132,15 @@ class DaliFeed:
             batch.targets = [fit_target(target, plan.fit, size, made.regions) for target, size in pairs]
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
-        if plan.numbers is not None and (not self._augments or has_polygons(batch.targets)):
-            table = plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, width)
-            batch.targets = move_targets(batch.targets, table, made.regions)
-            if not self._augments:
-                batch.extra["table"] = table
-        return Fed(epoch, number, made, self._columns(epoch, files(images), sizes, width, index))
+        with clock.whole("augment"):
+            if plan.numbers is not None and (not self._augments or has_polygons(batch.targets)):
+                table = plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, width)
+                batch.targets = move_targets(batch.targets, table, made.regions)
+                if not self._augments:
+                    batch.extra["table"] = table
+            columns = self._columns(epoch, files(images), sizes, width, index)
+        made.stages = clock.seconds()
+        return Fed(epoch, number, made, columns)
 
     def _samples(self, epoch: int, number: int, good: NDArray[np.bool_], index: Index) -> list[Sample]:
         source = self._plan.source

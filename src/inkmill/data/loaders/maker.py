@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.stages import Seconds, StageClock
 from inkmill.data.sample import Batch, Polygons, Target, Texts, in_a_row
 from inkmill.data.sources.base import described
 from inkmill.data.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
@@ -43,6 +44,7 @@ class Made:
         skipped: (index, key, reason) of samples found bad.
         left_out: rows missing from the batch: those skipped now, and those known to be bad.
         kept, damaged, regions: see Stats.
+        stages: seconds by stage that it took.
     """
 
     batch: Batch
@@ -51,13 +53,15 @@ class Made:
     kept: int
     damaged: int
     regions: Regions = field(default_factory=Counter)
+    stages: Seconds = field(default_factory=dict)
 
     def pack(self) -> tuple[Any, ...]:
         """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
         batch = self.batch
         targets = batch.targets.values if isinstance(batch.targets, Texts) else batch.targets
         rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
-        return batch.images.shape, rest, (self.skipped, self.left_out, self.kept, self.damaged, self.regions)
+        counts = (self.skipped, self.left_out, self.kept, self.damaged, self.regions, self.stages)
+        return batch.images.shape, rest, counts
 
     @staticmethod
     def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> Made:
@@ -99,19 +103,22 @@ class BatchMaker:
         Raises:
             BadSampleError: a sample cannot be loaded, and the plan does not skip.
         """
+        clock = StageClock(number)
         wanted = self._order.rows(epoch, number)
         index = wanted[self._blocked[wanted] == 0]
         images = self._images(buffer, index)
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._store is not None:
-            hit, damaged = self._store.read(index, images, widths)
+            with clock.whole("keep"):
+                hit, damaged = self._store.read(index, images, widths)
         regions = Regions()
-        keys, targets, skipped = self._load(index, images, widths, hit, regions)
+        keys, targets, skipped = self._load(index, images, widths, hit, regions, clock)
         good = np.array([key is not None for key in keys], np.bool_)
         if self._store is not None and not hit.all():
             new = slice(None) if good.all() and not hit.any() else good & ~hit  # a slice copies nothing
-            self._store.write(index[new], images[new], widths[new])
+            with clock.whole("keep"):
+                self._store.write(index[new], images[new], widths[new])
         if skipped:
             images[: good.sum()] = images[good]
             images, widths, index = images[: good.sum()], widths[good], index[good]
@@ -122,8 +129,9 @@ class BatchMaker:
             keys=[k for k in keys if k is not None],
             index=index,
         )
-        self._augment(batch, epoch, regions)
-        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions)
+        with clock.whole("augment"):
+            self._augment(batch, epoch, regions)
+        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions, clock.seconds())
 
     def _images(self, buffer: NDArray[np.uint8], index: NDArray[np.int64]) -> NDArray[np.uint8]:
         fit, buckets = self._plan.fit, self._plan.bucket_widths
@@ -138,6 +146,7 @@ class BatchMaker:
         widths: NDArray[np.int32],
         hit: NDArray[np.bool_],
         regions: Regions,
+        clock: StageClock,
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
         """Read, decode and fit the rows that are not kept, and fit all targets; None stands for a bad row."""
         if hit.all() and (kept := self._all_kept(index)) is not None:
@@ -145,12 +154,12 @@ class BatchMaker:
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
-        for row, sample_index in enumerate(index.tolist()):
+        for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clock.rows(len(index)), strict=True)):
             try:
                 if hit[row]:
                     key, target = self._kept(sample_index, regions)
                 else:
-                    key, target, widths[row] = self._fitted(sample_index, images[row], regions)
+                    key, target, widths[row] = self._fitted(sample_index, images[row], regions, clocked)
             except (DataError, OSError) as error:
                 skipped.append(self._bad(sample_index, error))
                 keys.append(None)
@@ -177,13 +186,23 @@ class BatchMaker:
             target = fit_target(target, self._plan.fit, image_size(source.get(index).image), regions)
         return source.key(index), target
 
-    def _fitted(self, index: int, pixels: NDArray[np.uint8], regions: Regions) -> tuple[str, Target, int]:
+    def _fitted(
+        self, index: int, pixels: NDArray[np.uint8], regions: Regions, clock: StageClock | None
+    ) -> tuple[str, Target, int]:
+        if clock is not None:
+            clock.start()
         fit, sample = self._plan.fit, self._plan.source.get(index)
+        if clock is not None:
+            clock.lap("read")
         image = decode(sample.image, fit.channels)
+        if clock is not None:
+            clock.lap("decode")
         height, width = image.shape[:2]
         if (columns := fit.bucket_width(width, height)) != pixels.shape[1]:
             raise DataError(f"the image is fitted to {columns} columns where its bucket has {pixels.shape[1]}")
         _, valid = fit.apply(image, out=pixels)
+        if clock is not None:
+            clock.lap("fit")
         return sample.key, fit_target(sample.target, fit, (width, height), regions), valid
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:

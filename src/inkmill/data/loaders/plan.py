@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
+from inkmill.data.loaders.stages import Seconds
 from inkmill.data.order import BatchOrder, Order
 from inkmill.data.sample import Source
 from inkmill.errors import ConfigError, DataError
@@ -116,7 +117,11 @@ class Stats:
 
     Attributes:
         images, batches: handed over.
-        waited_s: seconds the consumer stood waiting for data.
+        waited_s: seconds the consumer stood waiting for data. Beside a GPU that works through a queue it may be busy all
+            the while: see `stalled_s`.
+        idle_s: seconds a GPU that had done all its work waited for data; None where batches do not end on a GPU.
+        copy_s: seconds it then waited for the batch's copy.
+        stages: seconds by stage that making these images took, of all workers together; see stages.py.
         left_out: rows missing from batches because their sample is bad; the same sample counts in every epoch.
         skipped: the keys of the bad samples, by reason.
         kept: pictures that came from the kept store rather than from the source.
@@ -128,12 +133,20 @@ class Stats:
     images: int = 0
     batches: int = 0
     waited_s: float = 0.0
+    idle_s: float | None = None
+    copy_s: float = 0.0
+    stages: Seconds = field(default_factory=dict)
     left_out: int = 0
     skipped: dict[str, list[str]] = field(default_factory=dict)
     kept: int = 0
     damaged: int = 0
     regions: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds that training lost to loading: of the GPU where there is one, else of the consumer."""
+        return self.waited_s if self.idle_s is None else self.idle_s + self.copy_s
 
     @property
     def bad_samples(self) -> int:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +33,9 @@ _ROWS_AT_ONCE = 1 << 14  # a draw of so many rows keeps a thread in NumPy for ab
 _THREADS = 4  # more of them wait for the interpreter's lock
 _FILL_BATCH = 1024
 
-Group = tuple[list[NDArray[np.int64]], list[int], Any]
-"""Of some batches: the sample indices, how many known bad ones were left out of each, and the table of all or None."""
+Group = tuple[list[NDArray[np.int64]], list[int], Any, float]
+"""Of some batches: the sample indices, how many known bad ones were left out of each, the table of all or None, and the
+seconds that drawing it took for each."""
 
 
 class ResidentLoader(Loader):
@@ -52,6 +54,7 @@ class ResidentLoader(Loader):
     """
 
     on_device = True
+    makers = _THREADS
 
     def __init__(self, plan: LoadPlan, device: torch.device | str, workers: int = 0) -> None:
         try:
@@ -95,12 +98,14 @@ class ResidentLoader(Loader):
         if self._images is None:
             self._fill()
         blocked = self._blocked_mask.copy()
-        for rows, left_out, table in self._ahead(epoch, first, blocked):
+        for rows, left_out, table, seconds in self._ahead(epoch, first, blocked):
             start = 0
             for index, missing in zip(rows, left_out, strict=True):
                 part = None if table is None else replace(table, values=table.values[start : start + len(index)])
                 start += len(index)
-                yield self._made(index, missing, part)
+                made = self._made(index, missing, part)
+                made.stages["augment"] = seconds
+                yield made
 
     def _made(self, index: NDArray[np.int64], left_out: int, table: Any) -> Made:
         import torch
@@ -149,14 +154,14 @@ class ResidentLoader(Loader):
                 future.cancel()
 
     def _draw(self, epoch: int, numbers: range, blocked: NDArray[Any]) -> Group:
-        plan = self.plan
+        plan, began = self.plan, perf_counter()
         wanted = [self._order.rows(epoch, number) for number in numbers]
         rows = [index[blocked[index] == 0] for index in wanted]
         left_out = [len(all_rows) - len(good) for all_rows, good in zip(wanted, rows, strict=True)]
         if plan.numbers is None:
-            return rows, left_out, None
-        index = np.concatenate(rows)
-        return rows, left_out, plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, plan.fit.width)
+            return rows, left_out, None, 0.0
+        table = plan.numbers.draw(plan.seed, epoch, np.concatenate(rows), plan.fit.height, plan.fit.width)
+        return rows, left_out, table, (perf_counter() - began) / len(rows)
 
     def _fill(self) -> None:
         """Load every sample once."""

@@ -26,7 +26,7 @@ class ThreadLoader(Loader):
 
     def __init__(self, plan: LoadPlan, threads: int) -> None:
         super().__init__(plan)
-        self._threads = threads
+        self.makers = self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._pending: deque[Future[Made]] = deque()

@@ -50,6 +50,7 @@ class WorkerLoader(Loader):
 
     def __init__(self, plan: LoadPlan, workers: int) -> None:
         super().__init__(plan)
+        self.makers = workers
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
         self._pool = Pool(_MakeBatches(plan), (blocked, self._store), workers)

@@ -1,0 +1,97 @@
+"""What making batches took, by stage: planted slowness shows up under its name, from each loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from captcha_source import SlowPipeline, SlowSource
+
+from inkmill.data.keep import Keep
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.maker import BatchMaker, Made
+from inkmill.data.loaders.stages import STAGES, StageClock, add
+
+
+def others(stages: dict[str, float], stage: str) -> float:
+    return sum(seconds for name, seconds in stages.items() if name != stage)
+
+
+def test_each_row_is_clocked_in_one_batch_of_sixteen() -> None:
+    counts = np.zeros(40, int)
+    for number in range(32):
+        clock = StageClock(number)
+        rows = clock.rows(40)
+        assert len(rows) == 40
+        counts += [one is clock for one in rows]
+    assert set(counts) == {2}
+    assert StageClock(3).rows(0) == []
+
+
+def test_the_stages_are_the_whole_time_of_the_batch() -> None:
+    clock = StageClock(0)
+    with clock.whole("keep"):
+        pass
+    clock.start()
+    clock.lap("decode")
+    seconds = clock.seconds()
+    assert tuple(seconds) == STAGES
+    assert 0 < sum(seconds.values()) < 1
+    assert seconds["keep"] > 0 < seconds["decode"]
+    total: dict[str, float] = {}
+    add(total, seconds)
+    add(total, seconds)
+    assert total == {stage: 2 * some for stage, some in seconds.items()}
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+def test_a_slow_disk_is_reading(
+    captchas: Path,
+    captcha_plan: Callable[..., LoadPlan],
+    workers: int,
+    kind: Literal["auto", "workers", "threads"],
+) -> None:
+    plan = LoadPlan(SlowSource.first(captchas, 48), captcha_plan().fit, batch_size=16)
+    with make_loader(plan, workers, kind) as loader:
+        assert loader.makers == workers
+        list(loader)
+        stages = loader.stats.stages
+    assert stages["read"] > 3 * others(stages, "read")
+
+
+def test_slow_augmentation_is_named(captcha_plan: Callable[..., LoadPlan]) -> None:
+    loader = make_loader(captcha_plan(batch_size=16, augmentation=SlowPipeline()))
+    list(loader)
+    stages = loader.stats.stages
+    assert stages["augment"] > 3 * others(stages, "augment")
+
+
+def test_kept_pictures_are_neither_read_nor_decoded(captcha_plan: Callable[..., LoadPlan]) -> None:
+    loader = make_loader(captcha_plan(64, batch_size=16, keep=Keep("ram")))
+    list(loader)
+    first = dict(loader.stats.stages)
+    assert min(first["read"], first["decode"], first["fit"], first["keep"]) > 0
+    list(loader)
+    assert all(loader.stats.stages[stage] == first[stage] for stage in ("read", "decode", "fit"))
+    assert loader.stats.stages["keep"] > first["keep"]
+
+
+def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> None:
+    plan = captcha_plan()
+    buffer = np.empty(plan.batch_bytes, np.uint8)
+    made = BatchMaker(plan, None, np.zeros(len(plan.source), np.uint8)).make(0, 2, buffer)
+    assert Made.unpack(made.pack(), buffer).stages == made.stages
+
+
+def test_feeders_of_dali_say_what_they_took(captchas: Path, captcha_plan: Callable[..., LoadPlan]) -> None:
+    from inkmill.data.loaders.dali_feed import DaliFeed
+
+    plan = LoadPlan(SlowSource.first(captchas, 16), captcha_plan().fit, batch_size=16)
+    feed = DaliFeed(plan, None, np.zeros(16, np.uint8), fitted=False)
+    for careful in (False, True):
+        fed = feed.make(0, 0, careful)
+        assert fed.made is not None
+        assert fed.made.stages["read"] > 3 * others(fed.made.stages, "read")
