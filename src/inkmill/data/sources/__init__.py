@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inkmill.data.sources.combine import Concat, Mix, Subset, notes_of
+from inkmill.data.sources.combine import Concat, Mix, Subset, files_of, notes_of, release
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.holdout import holdout
 from inkmill.data.sources.lmdb import LmdbSource
@@ -16,7 +16,9 @@ __all__ = [
     "Mix",
     "ShardSource",
     "Subset",
+    "files_of",
     "holdout",
     "notes_of",
     "open_source",
+    "release",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 from inkmill.data.sample import Sample, Source, Target
 from inkmill.errors import DataError
@@ -56,6 +57,13 @@ class BaseSource:
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
         """Return the keys and the targets of many samples, without reading an image."""
         return [self.key(i) for i in index], [self.target(i) for i in index]
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """Return the files that hold the images of some samples, each once; none where they lie in no file."""
+        return []
+
+    def release(self) -> None:
+        """Close what is open; it is opened again when it is needed."""
 
     def _checked(self, index: int) -> int:
         """Return an index in range as a Python int; negative ones count from the end, as in any sequence."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,6 +51,14 @@ class Subset(BaseSource):
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
         """See `BaseSource.described`."""
         return described(self.source, self.indices[np.asarray(index, np.int64)].tolist())
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        return files_of(self.source, self.indices[np.asarray(index, np.int64)].tolist())
+
+    def release(self) -> None:
+        """See `BaseSource.release`."""
+        release(self.source)
 
     def _fingerprint(self) -> str:
         return fingerprint("subset", self.source.fingerprint, self.indices)
@@ -110,6 +119,20 @@ class Mix(BaseSource):
         number, inner = self.locate(index)
         return self.sources[number].target(inner)
 
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        inside: dict[int, list[int]] = {}
+        for i in index:
+            number, inner = self.locate(i)
+            inside.setdefault(number, []).append(inner)
+        found = (file for number, inner in inside.items() for file in files_of(self.sources[number], inner))
+        return list(dict.fromkeys(found))
+
+    def release(self) -> None:
+        """See `BaseSource.release`."""
+        for source in self.sources:
+            release(source)
+
     def _fingerprint(self) -> str:
         return fingerprint("mix", *(source.fingerprint for source in self.sources), repr(self.weights))
 
@@ -129,3 +152,14 @@ def notes_of(source: Source) -> tuple[str, ...]:
 def image_of(source: Source, index: int) -> bytes:
     """Return the image alone, where the source can give it without its target."""
     return source.image(index) if isinstance(source, BaseSource) else source.get(index).image
+
+
+def files_of(source: Source, index: Sequence[int]) -> list[Path]:
+    """Return the files that hold the images of some samples; sources of other making name none."""
+    return source.files(index) if isinstance(source, BaseSource) else []
+
+
+def release(source: Source) -> None:
+    """Close what a source has open, where it can."""
+    if isinstance(source, BaseSource):
+        source.release()

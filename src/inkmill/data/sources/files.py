@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from inkmill.data.sample import Text
@@ -38,6 +38,10 @@ class FileSource(BaseSource):
     def key(self, index: int) -> str:
         """See `BaseSource.key`."""
         return self._paths[self._checked(index)]
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        return [Path(self.key(i)) for i in index]
 
     def target(self, index: int) -> Text:
         """See `BaseSource.target`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,11 @@ class FolderSource(BaseSource):
         if self._kind is Polygons:
             return parse_regions(label)
         return Labels(tuple(label.split(" ")) if label else ()) if self._kind is Labels else Text(label)
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        names = dict.fromkeys(self._images[self._checked(i)] for i in index)
+        return [Path(self.root, name) for name in names]
 
     def _fingerprint(self) -> str:
         """Hash names, labels, and every image's size and time; a missing image counts as size -1."""

@@ -77,6 +77,14 @@ class LmdbSource(BaseSource):
             self.target(index[labels.index(None)])  # which says what is wrong
         return keys, [self._target(label, key) for label, key in zip(labels, keys, strict=True) if label is not None]
 
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        return [self.folder / "data.mdb"]
+
+    def release(self) -> None:
+        """See `BaseSource.release`."""
+        self._opened = None
+
     def _target(self, data: bytes, key: str) -> Target:
         try:
             label = data.decode("utf-8")

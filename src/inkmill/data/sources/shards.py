@@ -76,6 +76,10 @@ class ShardSource(BaseSource):
             raise DataError(f"{self.key(index)}: a label of {size:,} bytes is no label")
         return _target(_LABEL_EXTENSIONS[kind], self._read(shard, offset, size, index), self.key(index))
 
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `BaseSource.files`."""
+        return [self.shards[number] for number in np.unique(self._table[np.asarray(index, np.int64), 0]).tolist()]
+
     @property
     def places(self) -> NDArray[np.int64]:
         """Where the images lie, int64 (N, 3): number of the shard, offset and size in bytes."""

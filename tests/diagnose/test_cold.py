@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from inkmill.config.dataset import SourceSpec
+from inkmill.data.convert import convert
+from inkmill.data.sources import Mix, Subset, files_of, open_source
+from inkmill.diagnose.cold import drop, resident
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="looks into Linux's page cache")
+
+
+@pytest.mark.parametrize("kind", ["tsv", "lmdb", "shards"])
+def test_only_the_sets_own_files_are_dropped_and_come_back_when_read(
+    kind: str, captchas: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    whole = open_source(SourceSpec(path=str(captchas)))
+    source = Subset(whole, range(0, 5000, 50))
+    other = files_of(whole, [1])
+    if kind != "tsv":
+        convert(source, tmp_path / "store", kind, workers=0)
+        source = open_source(SourceSpec(path=str(tmp_path / "store")))
+    index = range(len(source))
+    for i in index:
+        source.get(i)
+    other[0].read_bytes()
+    files = files_of(source, index)
+    dropped = drop(source, index)
+    if resident([captchas / "labels.tsv"]) is None or "stayed" in dropped.why_not:
+        pytest.skip(f"this file system does not drop pages: {dropped.why_not}")
+    assert dropped.cold
+    assert dropped.files == len(files)
+    assert dropped.bytes == sum(file.stat().st_size for file in files)
+    assert resident(files) < 0.1
+    assert resident(other) == 1
+    for i in index:
+        source.get(i)
+    assert resident(files) > 0.5
+
+
+def test_pages_that_someone_has_mapped_are_seen_to_stay(tmp_path: Path) -> None:
+    class Mapped(Subset):
+        def files(self, index: object) -> list[Path]:
+            return [tmp_path / "file"]
+
+        def __init__(self) -> None:
+            pass
+
+        def release(self) -> None:
+            pass
+
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        assert sum(pages[::4096]) == 0
+        dropped = drop(Mapped(), range(3))
+    assert not dropped.cold
+    assert "stayed in memory" in dropped.why_not
+
+
+def test_files_of_mixes_and_subsets_are_those_of_their_samples(captchas: Path) -> None:
+    whole = open_source(SourceSpec(path=str(captchas)))
+    mix = Mix([Subset(whole, [5, 6, 7]), Subset(whole, [7, 8])], [1, 2])
+    expected = [Path(captchas, whole.key(i)) for i in (6, 7, 8)]
+    assert files_of(mix, [1, 2, 3, 4, 5]) == expected
+
+
+def test_samples_in_no_file_cannot_be_made_cold(captchas: Path) -> None:
+    class Elsewhere(Subset):
+        def files(self, index: object) -> list[Path]:
+            return []
+
+    found = drop(Elsewhere(open_source(SourceSpec(path=str(captchas))), [1]), [0])
+    assert not found.cold
+    assert "no file" in found.why_not
