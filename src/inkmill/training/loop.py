@@ -117,6 +117,11 @@ class TrainingLoop:
                     self.save()
         return self.progress
 
+    def train_on(self, batch: Batch) -> None:
+        """Do one step on one batch, outside of any epoch: for measurements."""
+        self._train_batch(batch, steps=True)
+        self._after_step()
+
     def _train_epoch(self) -> None:
         progress, settings = self.progress, self.spec.train
         self.model.train()

@@ -66,7 +66,7 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
     """
     console = console or Console(quiet=True)
     _refuse_what_is_not_there_yet(spec)
-    fabric, note = _launch(spec.train)
+    fabric, note = launch(spec.train)
     if not fabric.is_global_zero:
         return _train(spec, fabric, None, console, "")
     with open_results(spec, "train") as results:
@@ -109,8 +109,12 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         reporter.close()
 
 
-def _launch(settings: TrainSpec) -> tuple[Fabric, str]:
-    """Return a launched Fabric and one line that says what it runs on."""
+def launch(settings: TrainSpec) -> tuple[Fabric, str]:
+    """Return a launched Fabric and one line that says what it runs on.
+
+    Raises:
+        ConfigError: a GPU that is not there.
+    """
     gpus = torch.cuda.device_count() if settings.device != "cpu" and settings.num_gpus else 0
     if settings.device == "gpu" and not gpus:
         raise ConfigError("train.device=gpu, and torch finds no GPU here; use train.device=auto to train on the CPU")
