@@ -40,20 +40,7 @@ def open_loaders(
         ConfigError: a placement that this machine cannot have.
     """
     dataset = spec.dataset
-    plan = LoadPlan(
-        prepared.train.source,
-        prepared.fit,
-        augmentation=open_augmentation(dataset.augmentation),
-        batch_size=dataset.batch_size,
-        seed=seed,
-        rank=fabric.global_rank,
-        world_size=fabric.world_size,
-        bucket_widths=prepared.train.bucket_widths,
-        on_bad_sample=dataset.on_bad_sample,
-        quarantine=results_folder(spec, "train") / "quarantine",
-        engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
-        keep=_keep(dataset),
-    )
+    plan = training_plan(spec, prepared, fabric, seed)
     with ExitStack() as stack:
 
         def opened(plan: LoadPlan, workers: int) -> DeviceLoader:
@@ -69,6 +56,29 @@ def open_loaders(
             for name, one in prepared.val.items()
         }
         yield train, val
+
+
+def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> LoadPlan:
+    """Return what this rank trains on.
+
+    Raises:
+        ConfigError: dataset.augment_on names a GPU that is not there.
+    """
+    dataset = spec.dataset
+    return LoadPlan(
+        prepared.train.source,
+        prepared.fit,
+        augmentation=open_augmentation(dataset.augmentation),
+        batch_size=dataset.batch_size,
+        seed=seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        bucket_widths=prepared.train.bucket_widths,
+        on_bad_sample=dataset.on_bad_sample,
+        quarantine=results_folder(spec, "train") / "quarantine",
+        engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
+        keep=_keep(dataset),
+    )
 
 
 def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, workers: int) -> Loader:
