@@ -18,7 +18,11 @@ from inkmill.errors import MissingExtraError
 if TYPE_CHECKING:
     import torch
 
+    from inkmill.data.loaders.gpu_idle import GpuIdle
     from inkmill.data.loaders.upload import Upload
+
+_Item = tuple[Batch, dict[str, Any], "torch.cuda.Event | None"]
+"""A batch, the wrapped loader's state after it, and the end of its copy."""
 
 
 class DeviceLoader:
@@ -40,6 +44,12 @@ class DeviceLoader:
         self.loader = loader
         self.device = torch.device(device)
         self._upload: Upload | None = None
+        self._idle: GpuIdle | None = None
+        if self.device.type == "cuda":
+            from inkmill.data.loaders.gpu_idle import GpuIdle
+
+            self._idle = GpuIdle(self.device)
+            loader.stats.idle_s = 0.0
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
 
     def __len__(self) -> int:
@@ -79,45 +89,57 @@ class DeviceLoader:
         """Iterate over one epoch."""
         copies = self.device.type == "cuda" and not self.loader.on_device
         batches = self._uploaded() if copies else self._wrapped()
-        for batch, state in batches:
-            self._state = state
+        while True:
+            if self._idle is not None:
+                self._idle.asks()
+            item = next(batches, None)
+            if item is None:
+                break
+            batch, self._state, copied = item
+            if self._idle is not None:
+                self._receive(batch, copied, self._idle)
             yield batch
         self._state = None
 
-    def _wrapped(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    def _receive(self, batch: Batch, copied: torch.cuda.Event | None, idle: GpuIdle) -> None:
+        """Make the consumer's stream wait for the copy, and count for how long the GPU had nothing else to do."""
+        import torch
+
+        idle.gets()
+        if copied is not None:
+            consumer = torch.cuda.current_stream(self.device)
+            consumer.wait_event(copied)
+            batch.images.record_stream(consumer)  # tells the allocator who uses the memory
+        idle.goes_on()
+        stats, (waited, copying) = self.stats, idle.take()
+        stats.idle_s = (stats.idle_s or 0.0) + waited
+        stats.copy_s += copying
+
+    def _wrapped(self) -> Iterator[_Item]:
         import torch
 
         for batch in self.loader:
             if not self.loader.on_device:
                 batch = replace(batch, images=torch.from_numpy(batch.images).to(self.device))
-            yield batch, self.loader.state_dict()
+            yield batch, self.loader.state_dict(), None
 
-    def _uploaded(self) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    def _uploaded(self) -> Iterator[_Item]:
         from inkmill.data.loaders.upload import Upload
 
         loader = self.loader
         upload = self._upload = self._upload or Upload(self.device, loader.plan.batch_bytes)
-        waiting: tuple[Batch, dict[str, Any], torch.cuda.Event] | None = None
+        waiting: _Item | None = None
         for number, batch in enumerate(loader.views()):
             if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
                 loader.stats.notes.append(note)
             images, copied = upload.send(batch.images)
             following = replace(batch, images=images), loader.state_dict(), copied
             if waiting is not None:
-                yield self._arrived(*waiting)
+                yield waiting
             copied.synchronize()  # the loader writes there again as soon as it is asked for more
             waiting = following
         if waiting is not None:
-            yield self._arrived(*waiting)
-
-    def _arrived(self, batch: Batch, state: dict[str, Any], copied: torch.cuda.Event) -> tuple[Batch, dict[str, Any]]:
-        """Make the consumer's stream wait for the copy, and tell the allocator who uses the memory."""
-        import torch
-
-        consumer = torch.cuda.current_stream(self.device)
-        consumer.wait_event(copied)
-        batch.images.record_stream(consumer)
-        return batch, state
+            yield waiting
 
     def close(self) -> None:
         """Close the wrapped loader."""

@@ -117,8 +117,8 @@ class Stats:
 
     Attributes:
         images, batches: handed over.
-        waited_s: seconds the consumer stood waiting for data. Beside a GPU that works through a queue it may be busy all
-            the while: see `stalled_s`.
+        waited_s: seconds the consumer stood waiting for data. A GPU that works through its queue may be busy all the
+            while: see `stalled_s`.
         idle_s: seconds a GPU that had done all its work waited for data; None where batches do not end on a GPU.
         copy_s: seconds it then waited for the batch's copy.
         stages: seconds by stage that making these images took, of all workers together; see stages.py.

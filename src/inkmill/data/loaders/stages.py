@@ -33,7 +33,7 @@ class StageClock:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._seconds: Seconds = dict.fromkeys(STAGES, 0.0)
         self._began = self._last = perf_counter()
 
     @contextmanager
