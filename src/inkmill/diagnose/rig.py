@@ -1,0 +1,152 @@
+"""The training step as training does it, and ways to feed it: what the fixed-batch test and the plan's check run.
+
+Nothing is imitated: the rig holds a `TrainingLoop` with the user's model, precision, optimiser and clipping, and its
+loaders are those of `train`. Only the learning rate is next to nothing, so that no number of steps on one batch can
+make the loss infinite, which would end the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain, repeat
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from inkmill.config.results import results_folder
+from inkmill.config.spec import Spec
+from inkmill.data import shared
+from inkmill.data.keep import Keep
+from inkmill.data.loaders import LoadPlan, measure_buckets
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.loaders.maker import BatchMaker, Made
+from inkmill.data.sample import Batch
+from inkmill.models.recognizer import build_recognizer
+from inkmill.training.batches import open_loader, training_plan
+from inkmill.training.loop import TrainingLoop
+from inkmill.training.prepare import Prepared
+from inkmill.training.progress import Reporter
+from inkmill.training.run import launch
+
+_CACHED_BYTES = 256 << 20
+_CACHED_BATCHES = 8
+_LEARNING_RATE = 1e-8
+
+
+class CachedLoader(Loader):
+    """The first few real batches of a plan, made once and handed over again and again from host memory.
+
+    They lie in one piece of memory, as those of worker processes do, so they reach a GPU by the same road.
+    """
+
+    def __init__(self, plan: LoadPlan) -> None:
+        super().__init__(plan)
+        fitting = max(2, min(_CACHED_BATCHES, _CACHED_BYTES // plan.batch_bytes))
+        count = min(len(self), fitting)
+        self._arena = shared.allocate(count * plan.batch_bytes)
+        self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
+        maker = BatchMaker(plan, None, self._blocked_mask)
+        self._made = [maker.make(0, number, self._slot(number)) for number in range(count)]
+
+    @property
+    def memory(self) -> list[Any]:
+        """See Loader.memory."""
+        return [self._pixels]
+
+    def _slot(self, number: int) -> Any:
+        size = self.plan.batch_bytes
+        return self._pixels[number * size : (number + 1) * size]
+
+    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        for number in range(first, len(self)):
+            yield self._made[number % len(self._made)]
+
+
+class Rig:
+    """A model on its device with everything that a step needs.
+
+    Args:
+        spec: the resolved spec; one GPU of it is used.
+        prepared: data, characters, codec.
+
+    Raises:
+        ConfigError: the device, or the model's input, cannot be.
+    """
+
+    def __init__(self, spec: Spec, prepared: Prepared) -> None:
+        self.spec = measurable(spec)
+        fabric, self.note = launch(self.spec.train)
+        self.device: torch.device = fabric.device
+        settings = self.spec.model.model_copy(update={"backbone_pretrained": False})
+        model = build_recognizer(settings, prepared.codec.num_classes, self.spec.dataset.max_label_length)
+        plan = training_plan(self.spec, prepared, fabric, seed=0)
+        if plan.fit.mode == "height" and plan.bucket_widths is None:
+            plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
+        self.plan = plan
+        self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep())), self.device)
+        reporter = Reporter(Console(quiet=True), None, 1)
+        folder = results_folder(self.spec, "diagnose")
+        self.loop = TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
+        self.loop.model.train()
+
+    def repeated(self) -> Iterator[Batch]:
+        """Yield one batch on the device for ever."""
+        with closing(iter(self.cached)) as batches:  # type: ignore[type-var]
+            batch = next(batches)
+        return repeat(batch)
+
+    def open_real(self, workers: int | None = None) -> DeviceLoader:
+        """Open the loader that training would read from."""
+        dataset = self.spec.dataset
+        count = dataset.workers if workers is None else workers
+        return DeviceLoader(open_loader(self.plan, dataset, self.device, count), self.device)
+
+    def step(self, batch: Batch) -> None:
+        """Do one step of training; nothing waits for the device."""
+        self.loop.train_on(batch)
+
+    def settle(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def close(self) -> None:
+        """Give the memory back, the device's too."""
+        self.cached.close()
+        del self.loop
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def measurable(spec: Spec) -> Spec:
+    """Return the spec of one process whose steps change next to nothing and write nothing."""
+    spec = spec.model_copy(deep=True)
+    spec.train.num_gpus = min(1, spec.train.num_gpus)
+    spec.train.gpu_ids = spec.train.gpu_ids[:1]
+    spec.train.num_nodes = 1
+    spec.train.optim.lr = _LEARNING_RATE
+    spec.train.checkpoint_interval_unit = "epoch"
+    if spec.dataset.on_bad_sample == "raise":
+        spec.dataset.on_bad_sample = "skip"  # the sample was not checked: training would have left bad ones out
+    return spec
+
+
+def for_ever(loader: DeviceLoader) -> Iterator[Batch]:
+    """Yield the batches of all epochs to come."""
+    return chain.from_iterable(repeat(loader))
+
+
+def timed(rig: Rig, batches: Iterator[Batch], steps: int) -> float:
+    """Return the seconds of `steps` steps, the device's work included."""
+    rig.settle()
+    began = perf_counter()
+    for _ in range(steps):
+        rig.step(next(batches))
+    rig.settle()
+    return perf_counter() - began

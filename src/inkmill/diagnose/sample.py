@@ -1,0 +1,110 @@
+"""A random part of the training data, ready to train on: enough to measure with, whatever the size of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.config.spec import Spec
+from inkmill.data.sample import Source, Text
+from inkmill.data.sources import Mix, Subset, open_source
+from inkmill.errors import ConfigError, DataError
+from inkmill.text.charset import Charset
+from inkmill.text.codecs import make_codec
+from inkmill.text.normalise import Normaliser
+from inkmill.training.prepare import Prepared, PreparedSet, Say, check_rules
+
+MOST_SAMPLES = 20_000
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A part of the data and how large the whole is.
+
+    Attributes:
+        prepared: what training needs; no validation sets.
+        whole: all training samples.
+    """
+
+    prepared: Prepared
+    whole: Source
+
+    @property
+    def source(self) -> Source:
+        """The samples to measure with."""
+        return self.prepared.train.source
+
+    def cut(self, most: int) -> Sampled:
+        """Return at most `most` of the samples."""
+        if len(self.source) <= most:
+            return self
+        part = replace(self.prepared.train, source=Subset(self.source, np.arange(most)))
+        return replace(self, prepared=replace(self.prepared, train=part))
+
+
+def open_whole(spec: Spec, say: Say) -> Source:
+    """Open all training sets of a spec as one source.
+
+    Raises:
+        ConfigError: none is named.
+        DataError: one is missing or unknown.
+    """
+    wanted = spec.dataset.sources("train")
+    if not wanted:
+        raise ConfigError("diagnose needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
+    sources = [open_source(one, label_pattern=spec.dataset.label_pattern) for one in wanted]
+    for source in sources:
+        say(f"{source.name}: {len(source):,} samples")
+    weights = [one.weight for one in wanted]
+    return sources[0] if weights == [1.0] else Mix(sources, weights)
+
+
+def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, seed: int = 0) -> Sampled:
+    """Take a random part of the data, without the samples whose label cannot be trained on; no image is opened.
+
+    Args:
+        spec: the resolved spec.
+        whole: all training samples.
+        say: prints one line.
+        most: size of the part.
+        seed: of the choice.
+
+    Raises:
+        DataError: no label of the part can be used.
+    """
+    if not len(whole):
+        raise DataError(f"{whole.name} holds no samples: there is nothing to measure with")
+    rows = np.sort(np.random.default_rng(seed).permutation(len(whole))[:most]).astype(np.int64)
+    normaliser = Normaliser(spec.dataset.normalise)
+    labels = [_label(whole, row, normaliser) for row in rows.tolist()]
+    listed = spec.dataset.character_list_file
+    charset = Charset.from_file(listed) if listed else Charset.from_texts(labels)
+    rules = check_rules(spec, charset)
+    good = _usable(labels, charset, spec.dataset.max_label_length)
+    if rules.capacity is not None and rules.required_steps is not None and rules.fit.mode != "height":
+        good &= rules.required_steps(labels) <= rules.capacity(rules.fit.width)
+    if not good.any():
+        raise DataError(f"{whole.name}: no label of {len(rows):,} samples can be used; `inkmill check` shows why")
+    if not good.all():
+        say(f"{(~good).sum():,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
+    # Shuffled for once, so that any first part of them is a random part too.
+    chosen = np.random.default_rng(seed).permutation(rows[good])
+    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
+    train = PreparedSet(Subset(whole, chosen), None, {})
+    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole)
+
+
+def _label(source: Source, row: int, normaliser: Normaliser) -> str:
+    target = source.target(row)
+    if not isinstance(target, Text):
+        raise DataError(
+            f"{source.name}: {source.key(row)} has {type(target).__name__.lower()}; a reader learns from texts"
+        )
+    return normaliser.apply(target.value)
+
+
+def _usable(labels: list[str], charset: Charset, longest: int) -> NDArray[np.bool_]:
+    known = set(charset.chars)
+    return np.array([0 < len(label) <= longest and known.issuperset(label) for label in labels], np.bool_)
