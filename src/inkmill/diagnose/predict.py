@@ -1,0 +1,102 @@
+"""How fast training will be: a bottleneck model in closed form.
+
+Training is as fast as the slowest of what it needs: the device for the step, each worker for its image, the cores for
+everything on the CPU, the training process for handing over. Near a tie the real thing is slower than either, for
+their hiccups do not coincide; a sum of high powers of the times stands for that, so that headroom counts a little.
+
+    GPU     device, workers and the training process work at the same time
+    CPU     the step takes cores too: all work together is bounded by the cores
+    0       workers: the training process makes the batch itself, between steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inkmill.diagnose.facts import Facts, Settings, Step
+
+_SHARPNESS = 8
+_MOST_THREADS = 4  # more wait for the interpreter's lock
+
+Limits = dict[str, float]
+"""Seconds an image that each thing needs; the largest is the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A speed and what limits it.
+
+    Attributes:
+        settings: of what.
+        images_per_s: once everything that is kept is kept.
+        of_run: images a second over the whole run, its first epoch included.
+        limit: step, workers, cores, host, or dali.
+    """
+
+    settings: Settings
+    images_per_s: float
+    of_run: float
+    limit: str
+
+
+def predict(settings: Settings, facts: Facts) -> Prediction:
+    """Return the speed of training with `settings`.
+
+    Raises:
+        ValueError: the step of these settings was not measured.
+    """
+    step = step_of(settings, facts)
+    later = _limits(settings, facts, step, facts.kept_share(settings.keep))
+    first = _limits(settings, facts, step, 0.0)
+    steady, start = _seconds(later), _seconds(first)
+    if settings.keep == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
+        start += steady
+    average = (start + (facts.epochs - 1) * steady) / facts.epochs
+    return Prediction(settings, 1 / steady, 1 / average, max(later, key=lambda name: later[name]))
+
+
+def step_of(settings: Settings, facts: Facts) -> Step:
+    """Return the measured step of some settings."""
+    for step in facts.steps:
+        if all(getattr(settings, name) == value for name, value in settings.with_step(step).items()):
+            return step
+    raise ValueError(f"no step was measured for {settings}")
+
+
+def _seconds(limits: Limits) -> float:
+    longest = max(limits.values())
+    return longest * sum((one / longest) ** _SHARPNESS for one in limits.values()) ** (1 / _SHARPNESS)
+
+
+def _limits(settings: Settings, facts: Facts, step: Step, kept: float) -> Limits:
+    """Return what each part needs for an image of which the share `kept` is kept."""
+    stages = facts.stages
+    on_gpu = settings.augment_on == "gpu" or settings.keep == "gpu"
+    device = step.seconds + ((stages.augment_gpu or 0.0) if on_gpu else 0.0)
+    if settings.loader == "dali" and kept < 1:
+        rate = facts.dali.get(settings.decode_on, 0.0)
+        return {"step": device, "host": step.host, "dali": 1 / rate if rate else float("inf")}
+    augment = stages.draw + (0.0 if on_gpu else stages.augment)
+    if settings.keep == "gpu" and kept == 1:
+        return {"step": device, "host": step.host + stages.draw}
+    work = (1 - kept) * stages.fresh + kept * stages.kept + augment + stages.other
+    wait = (1 - kept) * stages.wait
+    if settings.workers == 0:
+        own = work + wait + step.host
+        return {"step": device, "host": own} if facts.on_gpu else {"step": device + work + wait}
+    makers = min(settings.workers, _MOST_THREADS) if settings.loader == "threads" else settings.workers
+    each = work / efficiency(makers, facts)
+    # On a CPU `host` is the step's own CPU time.
+    return {
+        "step": device,
+        "workers": (each + wait) / makers,
+        "cores": (each + step.host) / facts.cores,
+        **({"host": step.host} if facts.on_gpu else {}),
+    }
+
+
+def efficiency(makers: int, facts: Facts) -> float:
+    """Return what one of `makers` processes does, as a share of what it would do alone: from 1 to the measured one."""
+    if facts.cores < 2:
+        return 1.0
+    return 1 - (1 - facts.efficiency) * (min(makers, facts.cores) - 1) / (facts.cores - 1)

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inkmill.diagnose.facts import Facts, Settings, Stages, Step
+from inkmill.diagnose.plan import candidates, make_plan
+from inkmill.diagnose.predict import predict
+
+cost = st.floats(1e-7, 1e-2)
+none_or_cost = st.one_of(st.just(0.0), cost)
+
+
+@st.composite
+def facts(draw: Any, **fixed: Any) -> Facts:
+    on_gpu = draw(st.booleans())
+    seconds = draw(st.floats(1e-6, 1e-2))
+    stages = Stages(
+        *(draw(cost) for _ in range(3)),
+        draw=draw(none_or_cost),
+        augment=draw(none_or_cost),
+        other=draw(cost),
+        kept=draw(st.floats(0, 1e-6)),
+        wait=draw(none_or_cost),
+        augment_gpu=draw(cost) if on_gpu else None,
+    )
+    values = {
+        "stages": stages,
+        "steps": (Step(32, "fp32", False, True, seconds, draw(cost) if on_gpu else seconds),),
+        "on_gpu": on_gpu,
+        "cores": draw(st.integers(1, 64)),
+        "samples": draw(st.integers(1, 10**8)),
+        "epochs": draw(st.integers(1, 100)),
+        "picture_bytes": draw(st.integers(1, 10**5)),
+        "ram_left": draw(st.integers(0, 2**37)),
+        "disk_left": draw(st.integers(0, 2**40)),
+        "gpu_left": draw(st.integers(0, 2**37)) if on_gpu else 0,
+        "efficiency": draw(st.floats(0.2, 1)),
+        "dali": {"mixed": draw(st.floats(1, 1e5))} if on_gpu and draw(st.booleans()) else {},
+    }
+    return Facts(**(values | fixed))
+
+
+def settings_of(some: Facts) -> st.SearchStrategy[Settings]:
+    return st.sampled_from(list(candidates(Settings(), some)))
+
+
+@given(st.data())
+def test_better_machines_are_never_predicted_slower(data: st.DataObject) -> None:
+    some = data.draw(facts())
+    settings = data.draw(settings_of(some))
+    now = predict(settings, some)
+    step = some.steps[0]
+    better = [
+        replace(some, efficiency=1.0),
+        replace(some, ram_left=some.ram_left * 2, disk_left=some.disk_left * 2, gpu_left=some.gpu_left * 2),
+        replace(some, steps=(replace(step, seconds=step.seconds / 2),)),
+        replace(some, stages=replace(some.stages, wait=some.stages.wait / 2, decode=some.stages.decode / 2)),
+        replace(some, stages=replace(some.stages, augment=some.stages.augment / 2)),
+    ]
+    if settings.keep == "none" or some.stages.kept <= some.stages.fresh:
+        for one in better:
+            then = predict(settings, one)
+            assert then.images_per_s >= now.images_per_s * (1 - 1e-9)
+            assert then.of_run >= now.of_run * (1 - 1e-9)
+
+
+@given(st.data(), st.integers(1, 64))
+def test_more_cores_never_predict_less(data: st.DataObject, more: int) -> None:
+    some = data.draw(facts(efficiency=1.0))
+    settings = data.draw(settings_of(some))
+    richer = replace(some, cores=some.cores + more)
+    assert predict(settings, richer).of_run >= predict(settings, some).of_run * (1 - 1e-9)
+    assert make_plan(Settings(), richer).best.of_run >= make_plan(Settings(), some).best.of_run * 0.97
+
+
+@given(facts())
+def test_nothing_is_predicted_faster_than_the_step(some: Facts) -> None:
+    for settings in candidates(Settings(), some):
+        assert predict(settings, some).images_per_s <= 1 / some.steps[0].seconds * (1 + 1e-9)
+
+
+@given(facts())
+def test_the_plan_is_within_a_hair_of_the_fastest_candidate_and_never_below_the_users(some: Facts) -> None:
+    plan = make_plan(Settings(), some)
+    fastest = max(predict(one, some).of_run for one in candidates(Settings(), some))
+    assert plan.best.of_run >= fastest * 0.97 / 1.03 * (1 - 1e-9)
+    assert plan.gain >= 1
+    assert plan.why
+
+
+@given(facts())
+def test_one_change_is_one_key_if_any_one_helps(some: Facts) -> None:
+    plan = make_plan(Settings(), some)
+    single = [one for one in candidates(Settings(), some) if len(one.overrides(Settings())) == 1]
+    helps = any(predict(one, some).of_run > plan.current.of_run * 1.03 for one in single)
+    assert not helps or len(plan.change) == 1
+    assert (plan.change_gain > 1) == bool(plan.change)
+
+
+@given(facts())
+def test_only_what_fits_is_kept(some: Facts) -> None:
+    for one in candidates(Settings(), some):
+        assert one.keep == "none" or some.epochs > 1
+        assert one.keep != "gpu" or some.samples * some.picture_bytes <= some.gpu_left
+
+
+WORDS = Facts(
+    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=800e-6, other=5e-6, kept=1e-6, augment_gpu=6e-6),
+    (Step(256, "bf16", False, True, 1 / 50_000, 1 / 80_000),),
+    on_gpu=True,
+    cores=16,
+    samples=10**9,
+    picture_bytes=9600,
+    ram_left=2**36,
+    gpu_left=2**36,
+)
+NOW = Settings(batch_size=256, precision="bf16")
+
+
+def test_one_slow_worker_is_answered_with_more_of_them() -> None:
+    plan = make_plan(replace(NOW, workers=1, augment_on="gpu"), WORDS)
+    assert list(plan.change) == ["dataset.workers"]
+    assert 4 <= plan.best.settings.workers <= 8
+
+
+def test_augmentation_that_the_cores_cannot_do_goes_to_the_gpu() -> None:
+    plan = make_plan(replace(NOW, workers=4, augment_on="cpu"), replace(WORDS, cores=4))
+    assert plan.best.settings.augment_on == "gpu"
+    assert "augmenting costs a core 800 us" in plan.why
+
+
+def test_a_set_that_fits_is_kept_where_cores_are_few() -> None:
+    plan = make_plan(replace(NOW, workers=2, augment_on="gpu"), replace(WORDS, cores=2, samples=10**6))
+    assert plan.best.settings.keep in ("ram", "gpu")
+    assert "the set fits" in plan.why
+    assert make_plan(NOW, replace(WORDS, cores=2, samples=10**6, epochs=1)).best.settings.keep == "none"
+
+
+def test_a_gpu_that_decodes_relieves_few_cores_when_nothing_can_be_kept() -> None:
+    few = replace(WORDS, cores=2, dali={"cpu": 12_000.0, "mixed": 40_000.0})
+    best = make_plan(replace(NOW, workers=2, augment_on="gpu"), few).best.settings
+    assert (best.loader, best.decode_on) == ("dali", "mixed")
+    assert make_plan(replace(NOW, augment_on="gpu"), replace(few, cores=16)).best.settings.loader == "workers"
+
+
+def test_workers_that_wait_for_the_disk_may_outnumber_the_cores() -> None:
+    slow = replace(WORDS, cores=4, stages=replace(WORDS.stages, wait=2e-3))
+    assert make_plan(replace(NOW, augment_on="gpu"), slow).best.settings.workers == 16
+
+
+def test_good_settings_stay() -> None:
+    plan = make_plan(replace(NOW, workers=8, augment_on="gpu"), WORDS)
+    assert plan.best is plan.current
+    assert plan.change == {}
+
+
+def test_the_batch_grows_only_where_it_pays() -> None:
+    steps = tuple(Step(size, "fp32", False, True, 1e-5 + 1e-3 / size, 1e-6) for size in (32, 64, 128, 256, 512))
+    one = replace(WORDS, steps=steps, cores=64)
+    best = make_plan(Settings(workers=32, augment_on="gpu"), one).best.settings
+    assert best.batch_size == 512
+    flat = replace(one, steps=tuple(replace(step, seconds=1e-4) for step in steps))
+    assert make_plan(Settings(workers=32, augment_on="gpu"), flat).best.settings.batch_size == 32
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_on_a_cpu_the_step_and_the_workers_share_the_cores(workers: int) -> None:
+    stages = Stages(0, 1e-3, 0)
+    one = Facts(stages, (Step(32, "fp32", False, True, 1e-3, 1e-3),), on_gpu=False, cores=2, samples=100, epochs=1)
+    found = predict(Settings(workers=workers, batch_size=32), one).images_per_s
+    assert found == pytest.approx(500 if workers == 0 else 1000, rel=0.2)
