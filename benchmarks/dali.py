@@ -214,12 +214,11 @@ def _decoders(name: str) -> dict[str, dict[str, Any] | None]:
         return {"inputs only": None, "decode": {"device": "cpu"}}
     if name == "mixed":
         return {}
-    ours = {"device": "mixed", "jpeg_fancy_upsampling": True}
+    ours = {"device": "mixed", "jpeg_fancy_upsampling": True, "hw_decoder_load": 0.0}
     return {
         "decode": ours,
-        "decode, all of it by the hardware decoder": ours | {"hw_decoder_load": 1.0},
-        "decode, nothing by the hardware decoder": ours | {"hw_decoder_load": 0.0},
-        "decode, plain upsampling": {"device": "mixed"},
+        "decode, half of it by the hardware decoder": ours | {"hw_decoder_load": 0.5},
+        "decode, plain upsampling": ours | {"jpeg_fancy_upsampling": False},
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -88,8 +88,8 @@ class TrainingLoop:
             model = model.to(memory_format=torch.channels_last)
         self.model = model.to(fabric.device)
         self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
-        if settings.compile:
-            self.model.backbone.compile()
+        if settings.compile:  # for one shape: made for any, it would be slower for the one that nearly all batches have
+            self.model.backbone.compile(dynamic=None if spec.model.input_fit == "height" else False)
         self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
         steps_per_epoch = -(-len(self.loader) // settings.accumulate)
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
@@ -126,7 +126,8 @@ class TrainingLoop:
         progress, settings = self.progress, self.spec.train
         self.model.train()
         last = len(self.loader)
-        self.reporter.epoch_starts(progress.epoch, progress.batches, last, self.loader.stats)
+        fills = self.spec.dataset.keep != "none" and self.loader.stats.batches == 0
+        self.reporter.epoch_starts(progress.epoch, progress.batches, last, self.loader.stats, fills)
         if progress.batches < last:  # else the checkpoint was taken after the last batch of its epoch
             self.loader.set_epoch(progress.epoch)
             for batch in self.loader:
@@ -143,13 +144,20 @@ class TrainingLoop:
         texts = self.prepared.normaliser.apply_all(batch.texts)
         ids, lengths = self.prepared.codec.encode(texts)
         targets = on_device(ids, self.fabric.device)
-        with self.fabric.no_backward_sync(self.wrapped, enabled=not steps):
+        with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
             logits = self.wrapped(training_input(batch, self.spec.dataset.batch_size), targets)
             loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)
         self.watch.add(loss.detach(), len(batch), batch.keys)
         self.reporter.batch_done(len(batch))
+
+    def _compiled(self, images: int) -> AbstractContextManager[object]:
+        """Run what is compiled only for full batches: another size would be compiled for a minute, for one batch."""
+        spec = self.spec
+        if not spec.train.compile or spec.model.input_fit == "height" or images == spec.dataset.batch_size:
+            return nullcontext()
+        return torch.compiler.set_stance("force_eager")
 
     def _after_step(self) -> None:
         progress, settings = self.progress, self.spec.train
@@ -206,7 +214,8 @@ class TrainingLoop:
 
     def _score(self, model: Recognizer) -> Validation:
         autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
-        return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast)
+        with self._compiled(0):
+            return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast)
 
     def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
         best = self.progress.best

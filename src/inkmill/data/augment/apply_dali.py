@@ -19,6 +19,7 @@ Only this file and those under `loaders` named dali import nvidia.dali.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -75,7 +76,9 @@ def apply_dali(images: Images, table: Table, device: Device = "cpu") -> Images:
 
     place = 0 if device == "gpu" else None
     pipeline = pipeline_def(graph, batch_size=len(images), num_threads=1, device_id=place, enable_conditionals=True)
-    (out,) = pipeline().run()
+    with warnings.catch_warnings():  # it warns of inputs that a device's graph leaves unused
+        warnings.simplefilter("ignore")
+        (out,) = pipeline().run()
     return np.array(out.as_array())
 
 
