@@ -1,0 +1,69 @@
+"""Images a second of `inkmill train` by the number of GPUs.
+
+    python benchmarks/gpus.py [--images 131072] [--gpus 1,2] [--json FILE]
+
+Trains OCRNet (ResNet, 2 BiLSTM, CTC, 3x32x100, bf16, 1024 images a batch and GPU) on rendered JPEG word crops, streamed
+from an LMDB, with the strong augmentation on the GPUs. Each count of GPUs is a run of the command in a process of its
+own, with the machine's cores shared among its ranks. The figure is the median of the epochs after the first, `times
+one` its ratio to the first count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from inkmill.bench.crops import write_crops
+from inkmill.bench.stamp import cores, in_words, machine_stamp
+
+sys.path.insert(0, str(Path(__file__).parent))
+from train_speed import epochs_of_the_command, models
+
+EPOCHS = 5
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=131_072)
+    parser.add_argument("--gpus", default="1,2")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    counts = [int(count) for count in args.gpus.split(",")]
+    if torch.cuda.device_count() < max(counts):
+        print(f"{max(counts)} GPUs are asked for and {torch.cuda.device_count()} are here", file=sys.stderr)
+        return 2
+    model, rows = models(smoke=False)[0], []
+    with tempfile.TemporaryDirectory(prefix="inkmill-gpus-") as folder:
+        crops = write_crops(Path(folder) / "crops", args.images)
+        for count in counts:
+            settings: dict[str, Any] = {"num_gpus": count, "num_epochs": EPOCHS}
+            if count == 1:
+                settings["gpu_ids"] = [0]
+            results = Path(folder) / f"gpus-{count}"
+            speeds = epochs_of_the_command(model, crops, results, cores() // count, settings)
+            speed = median(speeds)
+            rows.append({"gpus": count, "images_per_s": speed, "spread": (max(speeds) - min(speeds)) / speed})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    machine = machine_stamp()
+    table = Table("GPUs", "images/s", "spread", "times one", title=in_words(machine), title_justify="left")
+    for row in rows:
+        times = row["images_per_s"] / rows[0]["images_per_s"]
+        table.add_row(str(row["gpus"]), f"{row['images_per_s']:,.0f}", f"{row['spread']:.1%}", f"{times:.2f}")
+    Console().print(table)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
