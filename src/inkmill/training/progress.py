@@ -12,8 +12,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from inkmill.config.results import Results
 from inkmill.data.loaders.plan import Stats
+from inkmill.data.loaders.stages import Seconds
 from inkmill.files import atomic_path
 from inkmill.training.validate import Validation
+from inkmill.training.waiting import WaitingWatch
 
 
 class Reporter:
@@ -24,6 +26,9 @@ class Reporter:
         results: results folder of training; None on ranks other than 0.
         num_epochs: epochs of the run.
         world_size: ranks, to scale this rank's speed to the run's.
+
+    Attributes:
+        watch: says what would help where training waits for data; set as soon as there is a loader.
     """
 
     def __init__(self, console: Console, results: Results | None, num_epochs: int, world_size: int = 1) -> None:
@@ -33,18 +38,22 @@ class Reporter:
         self._writer: Any = None
         self._images, self._started, self._waited = 0, time.perf_counter(), 0.0
         self._stats: Stats | None = None
+        self._stages: Seconds = {}  # as they were when the epoch started
+        self.watch: WaitingWatch | None = None
 
     def say(self, message: str) -> None:
         """Print one line."""
         if self.results is not None:
             self.console.print(message, highlight=False)
 
-    def epoch_starts(self, epoch: int, done: int, batches: int, stats: Stats) -> None:
-        """Start the line of an epoch of `batches` batches of which `done` are done."""
-        self._images, self._started, self._waited = 0, time.perf_counter(), stats.waited_s
-        self._stats = stats
+    def epoch_starts(self, epoch: int, done: int, batches: int, stats: Stats, fills: bool = False) -> None:
+        """Start the line of an epoch of `batches` batches of which `done` are done; `fills` where it fills a store."""
+        self._images, self._started, self._waited = 0, time.perf_counter(), stats.stalled_s
+        self._stats, self._stages = stats, dict(stats.stages)
         if self.results is None:
             return
+        if self.watch is not None:
+            self.watch.epoch_starts(self._started, counts=not fills)
         self._live = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
@@ -74,9 +83,10 @@ class Reporter:
         if self._live is not None:
             told = f"loss {loss:.4f}  {speed:,.0f} img/s  {waiting:.0%} waiting for data"
             self._live.update(self._task, told=told)
-        self._scalars(
-            {"train/loss": loss, "train/lr": rate, "train/images_per_s": speed, "train/waiting": waiting}, step
-        )
+        scalars = {"train/loss": loss, "train/lr": rate, "train/images_per_s": speed, "train/waiting": waiting}
+        self._scalars(scalars | {f"loading/{stage}": share for stage, share in self._shares().items()}, step)
+        if self.watch is not None and (advice := self.watch.look(time.perf_counter())) is not None:
+            self.say(advice)
 
     def epoch_ends(self, epoch: int, loss: float) -> None:
         """Close the line of an epoch and say how it went."""
@@ -93,11 +103,15 @@ class Reporter:
         skipped = self._stats.bad_samples if self._stats is not None else 0
         if skipped:
             self.say(f"  {skipped} samples could not be loaded so far and were left out")
+        if self.watch is not None and (advice := self.watch.epoch_ends(time.perf_counter())) is not None:
+            self.say(f"  {advice}")
+        kpi = {"train_loss": loss, "images_per_s": speed, "waiting": waiting}
+        kpi |= {f"loading_{stage}": share for stage, share in self._shares().items()}
         left = (self.num_epochs - epoch - 1) * seconds
         self.results.status(
             "RUNNING",
             f"epoch {epoch + 1} of {self.num_epochs} trained",
-            kpi={"train_loss": loss, "images_per_s": speed, "waiting": waiting},
+            kpi=kpi,
             epoch=epoch + 1,
             max_epoch=self.num_epochs,
             time_per_epoch=round(seconds, 3),
@@ -127,6 +141,14 @@ class Reporter:
             "RUNNING", f"epoch {row['epoch']} validated", kpi=kpi, epoch=row["epoch"], max_epoch=self.num_epochs
         )
 
+    def run_ends(self) -> dict[str, Any]:
+        """Say what waiting for data cost where it was more than a little, and return the run's figures."""
+        if self.watch is None:
+            return {}
+        if (summary := self.watch.summary()) is not None:
+            self.say(summary)
+        return self.watch.as_dict()
+
     def close(self) -> None:
         """Stop the live line and close the event file."""
         if self._live is not None:
@@ -139,8 +161,15 @@ class Reporter:
     def _speed(self, stats: Stats | None) -> tuple[float, float]:
         """Return images a second of the whole run and the share of time spent waiting, since the epoch's start."""
         seconds = max(1e-9, time.perf_counter() - self._started)
-        waited = (stats.waited_s - self._waited) if stats is not None else 0.0
+        waited = (stats.stalled_s - self._waited) if stats is not None else 0.0
         return self._images * self.world_size / seconds, min(1.0, waited / seconds)
+
+    def _shares(self) -> dict[str, float]:
+        """Return what share of the time of those who make batches each stage took since the epoch's start."""
+        stages = self._stats.stages if self._stats is not None else {}
+        seconds = {stage: max(0.0, some - self._stages.get(stage, 0.0)) for stage, some in stages.items()}
+        whole = sum(seconds.values())
+        return {stage: round(some / whole, 4) for stage, some in seconds.items()} if whole else {}
 
     def _scalars(self, values: dict[str, float], step: int) -> None:
         if self.results is None:

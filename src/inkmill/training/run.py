@@ -27,6 +27,7 @@ from inkmill.text.charset import Charset
 from inkmill.training.batches import open_loaders
 from inkmill.training.checkpoint import find_latest
 from inkmill.training.finetune import start_from
+from inkmill.training.loading_facts import watch_loader
 from inkmill.training.loop import Progress, TrainingLoop
 from inkmill.training.prepare import Prepared, prepare
 from inkmill.training.progress import Reporter, draw_curves
@@ -100,6 +101,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
             for loader in (loaders[0], *loaders[1].values()):
                 for line in loader.stats.notes:
                     reporter.say(line)
+            reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter)
             if checkpoint is not None:
                 _resume(loop, spec, checkpoint, reporter)
@@ -234,6 +236,7 @@ def _finish(
         "history": progress.history,
         "data": prepared.summary(),
         "skipped": stats.skipped,
+        "waiting": reporter.run_ends(),
         "machine": f"{platform.processor() or platform.machine()}, torch {torch.__version__}",
     }
     model = folder / "best_accuracy.safetensors"
