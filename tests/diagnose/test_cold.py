@@ -9,6 +9,7 @@ import pytest
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.convert import convert
 from inkmill.data.sources import Mix, Subset, files_of, open_source
+from inkmill.data.sources.base import BaseSource
 from inkmill.diagnose.cold import drop, resident
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="looks into Linux's page cache")
@@ -45,20 +46,14 @@ def test_only_the_sets_own_files_are_dropped_and_come_back_when_read(
 
 
 def test_pages_that_someone_has_mapped_are_seen_to_stay(tmp_path: Path) -> None:
-    class Mapped(Subset):
+    class Mapped(BaseSource):
         def files(self, index: object) -> list[Path]:
             return [tmp_path / "file"]
-
-        def __init__(self) -> None:
-            pass
-
-        def release(self) -> None:
-            pass
 
     (tmp_path / "file").write_bytes(bytes(1 << 20))
     with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
         assert sum(pages[::4096]) == 0
-        dropped = drop(Mapped(), range(3))
+        dropped = drop(Mapped("mapped"), range(3))
     assert not dropped.cold
     assert "stayed in memory" in dropped.why_not
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from inkmill.data.sample import Source
-from inkmill.data.sources import files_of, release
+from inkmill.data.sources import Subset, files_of, release
 
 MOST_LEFT = 0.1
 """Reading counts as cold where at most this share of the looked-up pages is still in memory."""
@@ -50,8 +50,11 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
 
     A source that is no file may have a method `forget()`, which does the same in its own way.
     """
-    if hasattr(source, "forget"):
-        source.forget()
+    innermost = source
+    while isinstance(innermost, Subset):
+        innermost = innermost.source
+    if hasattr(innermost, "forget"):
+        innermost.forget()
         return Dropped(True)
     release(source)
     files = files_of(source, index)

@@ -15,7 +15,7 @@ class Stages:
 
     Attributes:
         read: from the page cache.
-        wait: what a read from the disk takes longer, waiting; 0 where the set stays in the page cache.
+        wait: what a read from the disk takes longer, waiting.
         decode, fit: to the model's input.
         draw: the augmentation's numbers.
         augment: applying them with OpenCV.
@@ -104,6 +104,7 @@ class Facts:
         efficiency: what a worker does when all cores work, as a share of what it does alone.
         dali: images a second that DALI makes by itself, by decode_on.
         pipeline: the augmentation is foreign code that runs on the CPU only.
+        page_cached: after the first epoch the files are read from memory.
     """
 
     stages: Stages
@@ -119,6 +120,7 @@ class Facts:
     efficiency: float = 1.0
     dali: Mapping[str, float] = field(default_factory=dict)
     pipeline: bool = False
+    page_cached: bool = False
 
     @property
     def kept_bytes(self) -> int:

@@ -19,8 +19,6 @@ from statistics import fmean
 from time import perf_counter
 from typing import Literal
 
-import torch
-
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.diagnose.cold import drop
@@ -39,7 +37,6 @@ CLEAR = 0.10
 _PARTS_OF_BUDGET = 40  # windows that fit the time for measuring
 _SHORTEST_S, _LONGEST_S = 0.04, 0.6
 _FEWEST_STEPS = 3
-_QUEUED_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ class _Test:
         if self._can_be_cold():
             feeds["cold"] = _Feed(self._cold)
         if self.on_gpu:
-            feeds["queued"] = _Feed(lambda: (self._queued(), 0.0, 0.0))
+            feeds["queued"] = _Feed(lambda: (self.rig.queued_s(self.batch), 0.0, 0.0))
         windows = {name: feed.window for name, feed in feeds.items()}
         times = in_rounds(windows, Rounds(self.seconds))
         return self._result(times, feeds)
@@ -146,6 +143,8 @@ class _Test:
     def _calibrate(self) -> int:
         for _ in range(3):  # the first step of a shape allocates, chooses kernels, perhaps compiles
             self.rig.step(self.batch)
+        if self.on_gpu:
+            self.rig.measure_issue(self.batch)
         took, _, _ = self._window(iter(lambda: self.batch, None), _FEWEST_STEPS)
         return max(_FEWEST_STEPS, round(self.window_s / took))
 
@@ -194,20 +193,6 @@ class _Test:
             self.notes.append(f"no cold figures: {dropped.why_not}")
         return dropped.cold
 
-    def _queued(self) -> float:
-        """Return the seconds of a step whose kernels wait in the queue already when the GPU gets to them."""
-        device = self.rig.device
-        self.rig.settle()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.device(device):
-            torch.cuda._sleep(_cycles(2 * self.window_s))
-            began.record()
-            for _ in range(_QUEUED_STEPS):
-                self.rig.step(self.batch)
-            ended.record()
-        self.rig.settle()
-        return began.elapsed_time(ended) / 1e3 / _QUEUED_STEPS
-
     def _result(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> FixedBatch:
         clean = times if self.on_gpu else self._without_delays(times, feeds)
         total = fmean(times["warm"])
@@ -249,7 +234,3 @@ def _state(time: Interval, total: float) -> Literal["real", "absent", "unclear"]
     if time.low > BAR * total:
         return "real"
     return "absent" if time.high < CLEAR * total else "unclear"
-
-
-def _cycles(seconds: float) -> int:
-    return int(seconds * 2e9)  # GPU clocks lie around 2 GHz; it need only be long enough

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import Literal
 
 from inkmill.diagnose.facts import Facts, Settings, Tier
 from inkmill.diagnose.predict import Prediction, predict
@@ -84,7 +85,7 @@ def _tiers(facts: Facts) -> list[Tier]:
     return tiers
 
 
-def _places(facts: Facts) -> list[str]:
+def _places(facts: Facts) -> list[Literal["cpu", "gpu"]]:
     if facts.pipeline or facts.stages.augment_gpu is None:
         return ["cpu"]
     return ["gpu"] if not facts.stages.draw else ["gpu", "cpu"]

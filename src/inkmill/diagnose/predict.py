@@ -11,6 +11,7 @@ their hiccups do not coincide; a sum of high powers of the times stands for that
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from inkmill.diagnose.facts import Facts, Settings, Step
@@ -46,8 +47,8 @@ def predict(settings: Settings, facts: Facts) -> Prediction:
         ValueError: the step of these settings was not measured.
     """
     step = step_of(settings, facts)
-    later = _limits(settings, facts, step, facts.kept_share(settings.keep))
-    first = _limits(settings, facts, step, 0.0)
+    later = _limits(settings, facts, step, facts.kept_share(settings.keep), cold=not facts.page_cached)
+    first = _limits(settings, facts, step, 0.0, cold=True)
     steady, start = _seconds(later), _seconds(first)
     if settings.keep == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
         start += steady
@@ -65,11 +66,11 @@ def step_of(settings: Settings, facts: Facts) -> Step:
 
 def _seconds(limits: Limits) -> float:
     longest = max(limits.values())
-    return longest * sum((one / longest) ** _SHARPNESS for one in limits.values()) ** (1 / _SHARPNESS)
+    return longest * math.pow(sum((one / longest) ** _SHARPNESS for one in limits.values()), 1 / _SHARPNESS)
 
 
-def _limits(settings: Settings, facts: Facts, step: Step, kept: float) -> Limits:
-    """Return what each part needs for an image of which the share `kept` is kept."""
+def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: bool) -> Limits:
+    """Return what each part needs for an image of which the share `kept` is kept, and the rest read `cold` or not."""
     stages = facts.stages
     on_gpu = settings.augment_on == "gpu" or settings.keep == "gpu"
     device = step.seconds + ((stages.augment_gpu or 0.0) if on_gpu else 0.0)
@@ -80,7 +81,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float) -> Limits
     if settings.keep == "gpu" and kept == 1:
         return {"step": device, "host": step.host + stages.draw}
     work = (1 - kept) * stages.fresh + kept * stages.kept + augment + stages.other
-    wait = (1 - kept) * stages.wait
+    wait = (1 - kept) * stages.wait if cold else 0.0
     if settings.workers == 0:
         own = work + wait + step.host
         return {"step": device, "host": own} if facts.on_gpu else {"step": device + work + wait}

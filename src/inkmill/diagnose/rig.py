@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -37,6 +38,8 @@ from inkmill.training.run import launch
 _CACHED_BYTES = 256 << 20
 _CACHED_BATCHES = 8
 _LEARNING_RATE = 1e-8
+_QUEUED_STEPS = 4
+_GPU_HZ = 2e9  # about; the kernel that keeps the GPU busy need only last long enough
 
 
 class CachedLoader(Loader):
@@ -94,6 +97,7 @@ class Rig:
         folder = results_folder(self.spec, "diagnose")
         self.loop = TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
         self.loop.model.train()
+        self.issue_s = 0.0
 
     def repeated(self) -> Iterator[Batch]:
         """Yield one batch on the device for ever."""
@@ -110,6 +114,32 @@ class Rig:
     def step(self, batch: Batch) -> None:
         """Do one step of training; nothing waits for the device."""
         self.loop.train_on(batch)
+
+    def queued_s(self, batch: Batch, steps: int = _QUEUED_STEPS) -> float:
+        """Return the seconds of a step whose kernels wait in the queue already when the GPU gets to them."""
+        self.settle()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device):
+            torch.cuda._sleep(int(_GPU_HZ * 1.5 * steps * self.issue_s))  # type: ignore[no-untyped-call]
+            began.record()
+            for _ in range(steps):
+                self.step(batch)
+            ended.record()
+        self.settle()
+        return float(began.elapsed_time(ended)) / 1e3 / steps
+
+    def measure_issue(self, batch: Batch, steps: int = _QUEUED_STEPS) -> float:
+        """Return the seconds that the host needs to issue a step; `queued_s` builds on it."""
+        times = []
+        for _ in range(3):
+            self.settle()
+            began = perf_counter()
+            for _ in range(steps):
+                self.step(batch)
+            times.append((perf_counter() - began) / steps)
+        self.settle()
+        self.issue_s = median(times)
+        return self.issue_s
 
     def settle(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -140,13 +170,3 @@ def measurable(spec: Spec) -> Spec:
 def for_ever(loader: DeviceLoader) -> Iterator[Batch]:
     """Yield the batches of all epochs to come."""
     return chain.from_iterable(repeat(loader))
-
-
-def timed(rig: Rig, batches: Iterator[Batch], steps: int) -> float:
-    """Return the seconds of `steps` steps, the device's work included."""
-    rig.settle()
-    began = perf_counter()
-    for _ in range(steps):
-        rig.step(next(batches))
-    rig.settle()
-    return perf_counter() - began

@@ -1,0 +1,65 @@
+"""A disk that is slow on purpose: first reads wait, as a slow disk's do, until `forget()` empties its page cache."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from inkmill.data.sample import Source, Target
+from inkmill.data.sources import files_of
+from inkmill.data.sources.base import BaseSource
+from inkmill.data.sources.combine import image_of
+
+
+class SlowDisk(BaseSource):
+    """A source whose reads wait `latency_s` the first time and not again: the page cache is a file of flags.
+
+    The flags lie in a file, so that all processes share them. Waiting is sleeping: it takes no core, as a disk's does.
+
+    Args:
+        source: where the samples come from.
+        latency_s, bytes_per_s: a first read takes `latency_s + bytes / bytes_per_s` longer.
+        flags: the file of the flags; made, or overwritten.
+    """
+
+    small_files = True
+    """Its samples are slow one by one, as files of their own are."""
+
+    def __init__(self, source: Source, latency_s: float, flags: Path, bytes_per_s: float = np.inf) -> None:
+        super().__init__(source.name)
+        self.source, self.latency_s, self.bytes_per_s = source, latency_s, bytes_per_s
+        np.lib.format.open_memmap(flags, "w+", np.uint8, (len(source),))[:] = 0
+        self.flags = flags
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def image(self, index: int) -> bytes:
+        """See `BaseSource.image`."""
+        data = image_of(self.source, index)
+        cached = np.load(self.flags, mmap_mode="r+")
+        if not cached[index]:
+            cached[index] = 1
+            time.sleep(self.latency_s + len(data) / self.bytes_per_s)
+        return data
+
+    def key(self, index: int) -> str:
+        """See `BaseSource.key`."""
+        return self.source.key(index)
+
+    def target(self, index: int) -> Target:
+        """See `BaseSource.target`."""
+        return self.source.target(index)
+
+    def files(self, index: object) -> list[Path]:
+        """See `BaseSource.files`."""
+        return files_of(self.source, list(index))  # type: ignore[call-overload]
+
+    def forget(self) -> None:
+        """Empty the page cache of this source."""
+        np.load(self.flags, mmap_mode="r+")[:] = 0
+
+    def _fingerprint(self) -> str:
+        return f"slow {self.source.fingerprint}"

@@ -1,0 +1,221 @@
+"""What each stage of making an image costs here, on this data: one core, one stage at a time, over whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inkmill.data.augment.apply_cv import apply_cv
+from inkmill.data.decode import decode
+from inkmill.data.keep import Keep, open_store
+from inkmill.data.loaders import LoadPlan
+from inkmill.data.loaders.maker import BatchMaker
+from inkmill.data.sources import Subset
+from inkmill.diagnose.facts import Stages
+from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
+from inkmill.errors import DataError
+from inkmill.training.batches import training_input
+
+_CHUNK = 64
+_CHUNKS = 8
+_GPU_CALLS = 5
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds an image and core of each stage, by its name; `augment (GPU)` and `copy` are seconds of the GPU.
+
+    Attributes:
+        times: in the order of the work.
+        image_bytes: mean size of an encoded image.
+        bad: samples that could not be decoded.
+    """
+
+    times: dict[str, Interval]
+    image_bytes: float
+    bad: int = 0
+
+    def as_stages(self, wait: float = 0.0) -> Stages:
+        """Return them as the plan takes them; `wait` as there."""
+        mean = {name: max(0.0, one.mean) for name, one in self.times.items()}
+        gpu = mean.get("augment (GPU)")
+        names = ("read", "decode", "fit", "draw", "augment", "kept")
+        return Stages(
+            **{name: mean.get(name, 0.0) for name in names}, other=mean["collate"], wait=wait, augment_gpu=gpu
+        )
+
+
+def measure_stages(rig: Rig, seconds: float) -> StageTimes:
+    """Measure all stages that there are; about `seconds`, but each at least four times.
+
+    Raises:
+        DataError: none of the first samples can be decoded.
+    """
+    with _one_thread():
+        chunks = _Chunks(rig.plan)
+        windows = chunks.windows()
+        if rig.device.type == "cuda":
+            windows |= _on_gpu(rig)
+        measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
+    times = {name: interval(values) for name, values in measured.items()}
+    whole = times.pop("make")
+    named = sum(times[name].mean for name in chunks.in_a_batch)
+    rest = max(0.0, whole.mean - named)
+    times["collate"] = Interval(rest, max(0.0, rest - whole.half), rest + whole.half, whole.count)
+    return StageTimes(times, chunks.image_bytes, chunks.bad)
+
+
+class _Chunks:
+    """Some samples, with everything that the stages need ready; each window does the next chunk."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self.plan = plan
+        widths = plan.bucket_widths
+        self.width = plan.fit.width if widths is None else int(np.bincount(widths).argmax())
+        rows, self.bad = _good_rows(plan, self.width)
+        self.rows = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
+        self.encoded = [[plan.source.get(row).image for row in some] for some in self.rows]
+        self.image_bytes = float(np.mean([len(data) for some in self.encoded for data in some]))
+        self.pixels = [[decode(data, plan.fit.channels) for data in some] for some in self.encoded]
+        self.in_a_batch = ["read", "decode", "fit"]
+
+    def windows(self) -> dict[str, Callable[[], float]]:
+        plan, fit = self.plan, self.plan.fit
+        buffer = np.empty(_CHUNK * fit.height * self.width * fit.channels, np.uint8)
+        maker = BatchMaker(plan, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
+        found = {
+            "make": self._window(lambda number: maker.make(0, number, buffer)),
+            "read": self._window(lambda number: [plan.source.get(row) for row in self.rows[number]]),
+            "decode": self._window(lambda number: [decode(data, fit.channels) for data in self.encoded[number]]),
+            "fit": self._window(lambda number: [fit.apply(image) for image in self.pixels[number]]),
+        }
+        if plan.numbers is not None or plan.pipeline is not None:
+            found |= self._augmenting()
+        if plan.bucket_widths is None:
+            found["kept"] = self._kept()
+        return found
+
+    def _augmenting(self) -> dict[str, Callable[[], float]]:
+        plan, fit, width = self.plan, self.plan.fit, self.width
+        batches = [np.zeros((len(some), fit.height, width, fit.channels), np.uint8) for some in self.rows]
+        for batch, images in zip(batches, self.pixels, strict=True):
+            for row, image in zip(batch, images, strict=True):
+                fit.apply(image, out=row)
+        if (pipeline := plan.pipeline) is not None:
+            self.in_a_batch.append("augment")
+            index = [np.array(some) for some in self.rows]
+            return {"augment": self._window(lambda number: pipeline.apply(batches[number], 0, 0, index[number]))}
+        assert plan.numbers is not None
+        numbers = plan.numbers
+        tables = [numbers.draw(0, 0, np.array(some), fit.height, width) for some in self.rows]
+        self.in_a_batch += ["draw"] if plan.engine == "none" else ["draw", "augment"]
+        return {
+            "draw": self._window(lambda number: numbers.draw(0, 0, np.array(self.rows[number]), fit.height, width)),
+            "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),
+        }
+
+    def _kept(self) -> Callable[[], float]:
+        """Return the window of getting pictures that are kept in RAM."""
+        fit, part = self.plan.fit, Subset(self.plan.source, [row for some in self.rows for row in some])
+        store = open_store(Keep("ram", 1.0), part, fit)
+        assert store is not None
+        places, start = [], 0
+        for images in self.pixels:
+            index = np.arange(start, start + len(images))
+            start += len(images)
+            fitted = np.stack([fit.apply(image)[0] for image in images])
+            store.write(index, fitted, np.full(len(index), fit.width, np.int32))
+            places.append((index, fitted, np.empty(len(index), np.int32)))
+        return self._window(lambda number: store.read(*places[number]))
+
+    def _window(self, work: Callable[[int], Any]) -> Callable[[], float]:
+        turns = _turns(len(self.rows))
+
+        def window() -> float:
+            number = next(turns)
+            began = perf_counter()
+            work(number)
+            return (perf_counter() - began) / len(self.rows[number])
+
+        return window
+
+
+@dataclass
+class _Rows:
+    """An order of batches for BatchMaker: the chunks."""
+
+    chunks: Sequence[Sequence[int]]
+
+    def rows(self, epoch: int, number: int) -> NDArray[np.int64]:
+        return np.array(self.chunks[number], np.int64)
+
+
+def _turns(count: int) -> Iterator[int]:
+    while True:
+        yield from range(count)
+
+
+def _good_rows(plan: LoadPlan, width: int) -> tuple[list[int], int]:
+    """Return samples that can be decoded, of one width where widths are free, at most a second's worth."""
+    good: list[int] = []
+    bad, began = 0, perf_counter()
+    for row in range(len(plan.source)):
+        if len(good) >= _CHUNK * _CHUNKS or (len(good) >= 2 and perf_counter() - began > 1.0):
+            break
+        if plan.bucket_widths is not None and plan.bucket_widths[row] != width:
+            continue
+        try:
+            decode(plan.source.get(row).image, plan.fit.channels)
+            good.append(row)
+        except (DataError, OSError):
+            bad += 1
+            if bad >= _CHUNK * _CHUNKS:
+                break
+    if not good:
+        raise DataError(f"{plan.source.name}: none of {bad} samples can be read; `inkmill check` shows why")
+    return good, bad
+
+
+def _on_gpu(rig: Rig) -> dict[str, Callable[[], float]]:
+    """Return the windows of what happens on the GPU."""
+    host = next(iter(rig.cached.loader)).images
+    pinned = torch.from_numpy(host).pin_memory()
+    batch = next(rig.repeated())
+    size = len(batch)
+
+    def window(work: Callable[[], Any]) -> Callable[[], float]:
+        def take() -> float:
+            rig.settle()
+            began = perf_counter()
+            for _ in range(_GPU_CALLS):
+                work()
+            rig.settle()
+            return (perf_counter() - began) / _GPU_CALLS / size
+
+        return take
+
+    found = {"copy": window(lambda: pinned.to(rig.device, non_blocking=True))}
+    if batch.extra.get("table") is not None:
+        training_input(batch, rig.plan.batch_size)  # compiles
+        found["augment (GPU)"] = window(lambda: training_input(batch, rig.plan.batch_size))
+    return found
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """OpenCV without threads of its own, as in the workers."""
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(0)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)

@@ -1,0 +1,263 @@
+"""The disk: how long a read waits, how many reads it serves at a time, and what one large file would gain.
+
+A read costs `latency + bytes / bandwidth`. Of small files nearly all is latency, which a disk or a network pays for
+each file, and much less of it for neighbours in one large file. How much less is measured: some of the user's samples
+are written as a tar shard beside the results, and read from there as training would.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from inkmill.config.dataset import SourceSpec
+from inkmill.data.convert import convert
+from inkmill.data.sample import Source
+from inkmill.data.sources import FolderSource, Mix, Subset, files_of, open_source
+from inkmill.diagnose.cold import drop
+from inkmill.errors import DataError, OutputError
+
+WORTH_CONVERTING = 1.5
+"""Reading must get faster by this factor before converting is recommended."""
+
+_READERS = 16
+_FEWEST = 8
+_SHARD_BYTES = 32 << 20
+_SHARD_SAMPLES = 2000
+_NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "fuse",
+    "ceph",
+    "lustre",
+    "beegfs",
+    "gpfs",
+    "glusterfs",
+    "9p",
+    "virtiofs",
+)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the data set's storage behaves, cold.
+
+    Attributes:
+        kind: "SSD", "rotating disk", "network (nfs4)", "memory", or "unknown".
+        image_bytes: mean size of an encoded image.
+        warm_s: a read from the page cache.
+        cold_s: a read from the disk, alone; None where reading could not be made cold.
+        at_a_time: how many cold reads at a time pay, up to 16.
+        latency_s, bytes_per_s: the model's two numbers; None where the sizes differ too little to tell.
+        small_files: the samples are files of their own.
+        shard_s: a cold read from a shard of the same samples; None where that was not tried.
+        notes: what was not measured and why.
+    """
+
+    kind: str
+    image_bytes: float
+    warm_s: float
+    cold_s: float | None = None
+    at_a_time: float = 1.0
+    latency_s: float | None = None
+    bytes_per_s: float | None = None
+    small_files: bool = False
+    shard_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def wait_s(self) -> float:
+        """What a cold read takes longer than a warm one."""
+        return 0.0 if self.cold_s is None else max(0.0, self.cold_s - self.warm_s)
+
+    @property
+    def gain(self) -> float | None:
+        """By what factor cold reads get faster from shards; None where it was not measured."""
+        return None if self.cold_s is None or self.shard_s is None else self.cold_s / self.shard_s
+
+    @property
+    def converting_pays(self) -> bool:
+        """Whether shards are recommended: many small files whose reading they make much faster."""
+        return self.small_files and self.gain is not None and self.gain >= WORTH_CONVERTING
+
+
+def measure_storage(source: Source, scratch: Path, seconds: float) -> Storage:
+    """Measure reads of a source's samples, warm and cold.
+
+    Args:
+        source: samples in random order; each is read cold at most once.
+        scratch: folder for the trial shard, which is removed again.
+        seconds: time for reading, about.
+    """
+    kind, small = disk_kind(source), _small_files(source)
+    rows = list(range(min(len(source), 4 * _SHARD_SAMPLES)))
+    _, _, seen = _read(source, rows, seconds / 8)
+    warm, _, _ = _read(source, seen, seconds / 8)
+    sizes = float(np.mean(_bytes_of(source, seen)))
+    dropped = drop(source, rows)
+    if not dropped.cold:
+        return Storage(kind, sizes, warm, small_files=small, notes=(f"no cold reads: {dropped.why_not}",))
+    cold, times, read = _read(source, rows, seconds / 4)
+    latency, bandwidth = line_of(_bytes_of(source, read), times)
+    at_a_time, more = _concurrency(source, rows[len(read) :], cold, seconds / 4)
+    shard, notes = None, list[str]()
+    if small and cold > 2 * warm:
+        shard, note = _from_shard(Subset(source, [*read, *more]), scratch, seconds / 4)
+        notes += [note] if note else []
+    return Storage(kind, sizes, warm, cold, at_a_time, latency, bandwidth, small, shard, tuple(notes))
+
+
+def line_of(sizes: Sequence[int], times: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return (latency in seconds, bytes a second) of reads: a line through the middle times of small and large files.
+
+    Medians, for a few reads of any disk take many times the others. None where large files do not take longer.
+    """
+    order = np.argsort(sizes, kind="stable")
+    quarter = len(order) // 4
+    if quarter < 2:
+        return None, None
+    by_size, by_time = np.asarray(sizes, float)[order], np.asarray(times)[order]
+    small, large = slice(0, quarter), slice(-quarter, None)
+    (x0, y0), (x1, y1) = ((float(np.median(by_size[part])), float(np.median(by_time[part]))) for part in (small, large))
+    if x1 < 2 * x0 or y1 <= y0:
+        return float(np.median(by_time)), None
+    slope = (y1 - y0) / (x1 - x0)
+    return max(0.0, y0 - slope * x0), 1 / slope
+
+
+def _read(source: Source, rows: Sequence[int], seconds: float) -> tuple[float, list[float], list[int]]:
+    """Read samples one after the other for a while; return the mean time, all times, and which were read."""
+    times: list[float] = []
+    read: list[int] = []
+    until = perf_counter() + seconds
+    for row in rows:
+        began = perf_counter()
+        try:
+            source.get(row)
+        except (DataError, OSError):
+            continue
+        ended = perf_counter()
+        times.append(ended - began)
+        read.append(row)
+        if ended > until and len(read) >= _FEWEST:
+            break
+    return float(np.mean(times)) if times else 0.0, times, read
+
+
+def _concurrency(source: Source, rows: Sequence[int], alone: float, seconds: float) -> tuple[float, Sequence[int]]:
+    """Return how many cold reads are served at a time, and which samples were read for it."""
+    if len(rows) < 2 * _READERS:
+        return 1.0, []
+    chosen = rows[: max(2 * _READERS, round(seconds / alone * _READERS / 2))]
+
+    def get(row: int) -> None:
+        with suppress(DataError, OSError):
+            source.get(row)
+
+    began = perf_counter()
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(get, chosen))
+    return min(float(_READERS), max(1.0, alone * len(chosen) / (perf_counter() - began))), chosen
+
+
+def _from_shard(part: Source, scratch: Path, seconds: float) -> tuple[float | None, str]:
+    """Return the time of a cold read from a shard of some samples, or a note that says why there is none."""
+    mean = float(np.mean(_bytes_of(part, range(min(64, len(part))))))
+    count = min(len(part), max(_FEWEST, int(_SHARD_BYTES / max(1.0, mean))))
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="inkmill-shard-", dir=scratch))
+    except OSError as error:
+        return None, f"no trial shard: {scratch} cannot be written ({error.strerror})"
+    try:
+        convert(Subset(part, range(count)), folder / "shards", "shards", workers=0)
+        shard = open_source(SourceSpec(path=str(folder / "shards")))
+        rows = np.random.default_rng(0).permutation(len(shard)).tolist()
+        dropped = drop(shard, rows)
+        if not dropped.cold:
+            return None, f"the trial shard could not be read cold: {dropped.why_not}"
+        note = (
+            "" if _device(folder) in map(_device, files_of(part, range(1))) else "the trial shard lay on another disk"
+        )
+        return _read(shard, rows, seconds)[0], note
+    except (DataError, OutputError) as error:
+        return None, f"no trial shard: {error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bytes_of(source: Source, rows: Sequence[int]) -> list[int]:
+    found = []
+    for row in rows:
+        try:
+            found.append(len(source.get(row).image))
+        except (DataError, OSError):
+            found.append(0)
+    return found
+
+
+def _small_files(source: Source) -> bool:
+    """Return whether each sample is a file of its own."""
+    if isinstance(source, Subset):
+        return _small_files(source.source)
+    if isinstance(source, Mix):
+        return any(map(_small_files, source.sources))
+    return isinstance(source, FolderSource) or bool(getattr(source, "small_files", False))
+
+
+def disk_kind(source: Source) -> str:
+    """Return what kind of storage holds the first sample, as far as the system tells."""
+    files = files_of(source, [0])
+    return kind_of_place(files[0]) if files else "unknown"
+
+
+def kind_of_place(path: Path) -> str:
+    """Return "SSD", "rotating disk", "network (...)", "memory" or "unknown" for the file system that holds a file."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+        resolved = str(path.resolve())
+    except OSError:
+        return "unknown"
+    best, kind = "", ""
+    for line in mounts:
+        _, place, system, *_ = line.split(" ")
+        place = place.replace("\\040", " ")
+        inside = resolved == place or resolved.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):
+            best, kind = place, system
+    if kind in ("tmpfs", "ramfs"):
+        return "memory"
+    if kind.split(".")[0] in _NETWORK:
+        return f"network ({kind})"
+    return _rotation(path)
+
+
+def _rotation(path: Path) -> str:
+    number = _device(path)
+    if number is None:
+        return "unknown"
+    place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    for queue in (place / "queue", place.resolve().parent / "queue"):  # a partition's is its disk's
+        with suppress(OSError, ValueError):
+            told = (queue / "rotational").read_text(encoding="ascii").strip()
+            return "rotating disk" if told == "1" else "SSD"
+    return "unknown"
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return None
