@@ -8,11 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from inkmill.version import __version__
+
 if TYPE_CHECKING:
     from inkmill.api import Reading, evaluate, load, train
     from inkmill.errors import InkmillError
 
-__version__ = "0.1.0"
 __all__ = ["InkmillError", "Reading", "__version__", "evaluate", "load", "train"]
 
 _HOME = {

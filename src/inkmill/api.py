@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inkmill.crypt import find_key
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
-from inkmill.runtime.reader import Reader, Reading
+from inkmill.runtime.reader import BaseReader, Reading
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
     from inkmill.training.run import TrainResult
 
-__all__ = ["Reader", "Reading", "evaluate", "load", "train"]
+__all__ = ["Reading", "evaluate", "load", "train"]
 
 
-def load(path: str | Path, device: str | None = None) -> Reader:
+def load(
+    path: str | Path,
+    device: str | None = None,
+    *,
+    encryption_key: str | None = None,
+    beam_width: int = 1,
+    words: Iterable[str] | None = None,
+) -> BaseReader:
     """Return the reader of a model file: `inkmill.load("best_accuracy.safetensors").read(["a.png"])`.
 
     Args:
         path: a .safetensors or .pth file of `inkmill train`, which needs torch, or a .onnx file of `inkmill export`,
-            which does not and is read on the CPU.
+            which does not.
         device: "cpu" or "cuda"; by default the GPU where there is one.
+        encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
+        beam_width: of CTC's prefix beam search; 1 is greedy.
+        words: the only texts that may be read (a lexicon).
 
     Raises:
-        ModelFileError: missing, damaged, or not written by inkmill.
+        ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         MissingExtraError: a torch file, and torch is not installed.
+        ConfigError: no such device; a beam or words that this model cannot be read with.
     """
     path = Path(path)
     if path.suffix == ".onnx":
         from inkmill.runtime.onnx import OnnxReader
 
-        return OnnxReader(path)
+        return OnnxReader(path, device, encryption_key=encryption_key, beam_width=beam_width, words=words)
     if path.suffix not in (".safetensors", ".pth"):
         raise ModelFileError(f"{path}: expected a .safetensors, .pth or .onnx file")
     try:
         from inkmill.training.reading import TorchReader
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "train", f"reading {path.suffix} files") from error
-    return TorchReader.load(path, device)
+    return TorchReader.load(path, device, find_key(encryption_key), beam_width=beam_width, words=words)
 
 
 def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResult:

@@ -54,7 +54,7 @@ def test_files_without_a_card_are_given_as_they_are(tmp_path: Path) -> None:
 def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     save_reader(path, model.state_dict(), card.model_copy(update={"charset": ["a", "b", "c"]}))
-    with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its card: size mismatch"):
+    with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its card: "):
         load_reader(path)
 
 

@@ -12,12 +12,12 @@ from PIL import Image
 from inkmill.config.model import ModelSpec
 from inkmill.errors import DataError, ImageError
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.reader import Reader
+from inkmill.runtime.reader import BaseReader
 
 Pixels = NDArray[np.uint8]
 
 
-class Brightness(Reader):
+class Brightness(BaseReader):
     """Reads "a" from pictures that are bright on average and "b" from the others, and keeps what it was shown."""
 
     def __init__(self, channels: int = 3, fit: str = "stretch") -> None:

@@ -16,6 +16,7 @@ import inkmill
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec, preset_names
 from inkmill.config.spec import Spec
+from inkmill.crypt import is_encrypted
 from inkmill.errors import ConfigError, DataError, ModelFileError, TrainingError
 from inkmill.models.file import load_checkpoint, read_weights, save_reader
 from inkmill.training.evaluate import evaluate
@@ -243,6 +244,7 @@ def test_unusable_samples_within_the_limit_are_left_out_and_counted(
     )
     data = train(spec).metrics["data"]
     assert data["train"] == {
+        "fingerprint": data["train"]["fingerprint"],
         "used": len(rows),
         "lost": {"unreadable": 1, "empty": 1, "out_of_charset": 1, "over_length": 1},
     }
@@ -335,9 +337,36 @@ def test_every_preset_trains(preset: str, few_captchas: Path, tmp_path: Path) ->
 
 def test_a_store_that_holds_a_part_and_keys_without_effect_are_said(small_spec: MakeSpec) -> None:
     console = Console(file=io.StringIO(), width=200)
-    settings = ["dataset.keep=ram", "dataset.keep_gib=0.0001", "encryption_key=secret", "train.num_epochs=1"]
+    settings = ["dataset.keep=ram", "dataset.keep_gib=0.0001", "wandb={project: x}", "train.num_epochs=1"]
     train(small_spec(*settings), console=console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "keeps 52 of 108 pictures: the cap is 0.0001 GiB" in said
-    assert "encryption_key is accepted and has no effect here" in said
-    assert "secret" not in said
+    assert "wandb is accepted and has no effect here" in said
+
+
+def test_with_a_key_every_model_file_is_encrypted_and_the_key_is_nowhere(
+    small_spec: MakeSpec, captchas: Path, tmp_path: Path
+) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    result = train(small_spec("train.num_epochs=1", "encryption_key=s3cret"), console=console)
+    again = train(small_spec("train.num_epochs=2", "encryption_key=s3cret"), console=console)  # resumes
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "resuming from" in said
+    assert again.metrics["epochs"] == 2
+    files = [path for path in result.folder.rglob("*") if path.is_file()]
+    assert all(is_encrypted(path) for path in files if path.suffix in (".pth", ".safetensors"))
+    assert "s3cret" not in said
+    assert not [path for path in files if b"s3cret" in path.read_bytes()]
+    image = next((captchas / "images").iterdir())
+    reading = inkmill.load(result.model, encryption_key="s3cret").read(image)[0]
+    assert 0 <= reading.confidence <= 1
+    with pytest.raises(ModelFileError, match="this encryption key does not open it"):
+        inkmill.load(result.model, encryption_key="secret")
+    with pytest.raises(ModelFileError, match="encrypted; give its key"):
+        evaluate(small_spec(f"evaluate.checkpoint={result.model}", f"evaluate.test={captchas / 'labels.tsv'}"))
+    rerun = load_spec(result.folder / "experiment.yaml")
+    with pytest.raises(ConfigError, match="encryption_key was not stored"):
+        train(rerun)
+    card = json.loads(result.model.with_name("best_accuracy.safetensors.card.json").read_text("utf-8"))
+    assert card["data"]["train"]["fingerprint"]
+    assert card["made"][0]["verb"] == "train"

@@ -45,7 +45,8 @@ def infer(
     from inkmill.training.infer import infer as run
 
     problems: list[str] = []
-    write_readings(run(loaded, images, problems=problems), kind or _by_suffix(output), output)
+    readings = run(loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True))
+    write_readings(readings, kind or _by_suffix(output), output)
     for problem in problems:
         typer.echo(f"inkmill: {problem}", err=True)
     if problems:

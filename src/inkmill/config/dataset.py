@@ -99,7 +99,7 @@ class DatasetSpec(Section):
     """Characters to read, one a line; without it they are taken from the training labels."""
     normalise: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
     """Rule sets applied to every label after NFC, e.g. [typographic]; see docs/text.md."""
-    max_label_length: int = Field(25, gt=0)
+    max_label_length: int = Field(25, gt=0, le=4096)
     """Longest label, in characters; longer ones are left out and counted."""
     max_lost: float = Field(0.05, ge=0, le=1)
     """Training refuses to start when a larger share of a set would be left out."""

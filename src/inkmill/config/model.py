@@ -10,6 +10,11 @@ from inkmill.config.base import Section
 
 Fit = Literal["stretch", "pad", "height"]
 
+MAX_INPUT_PIXELS = 1 << 20
+"""128 x 8192: a line of 500 characters."""
+MAX_SPLINE = 1 << 24
+"""Numbers in the spline's matrix: 64 MiB, of which the float64 work on the way takes four times as much."""
+
 
 class ModelSpec(Section):
     """The recogniser: rectifier, backbone, sequence stage, head, and the input it expects."""
@@ -17,20 +22,20 @@ class ModelSpec(Section):
     TPS: bool = False
     """Straighten the text with a thin-plate spline before the backbone (RARE, Shi et al. 2016)."""
     num_fiducial: int = 20
-    """Control points of the spline; even and at least 4 (half of them along each edge of the text)."""
+    """Control points of the spline; even, 4 to 256 (half of them along each edge of the text)."""
     backbone: str = "ResNet"
     """ResNet, ResNet2X, FAN_tiny_2X, VGG, Tiny (for CPUs), ConvMix (for GPUs), or the name of any timm model (resnet18,
     mobilenetv3_small_100 ...); see docs/models.md."""
     backbone_pretrained: bool = False
     """Start a timm backbone from its published weights (timm downloads them)."""
-    feature_channel: int = Field(512, gt=0)
+    feature_channel: int = Field(512, gt=0, le=8192)
     """Channels the backbone gives to the sequence stage; those that are not ResNet, ResNet2X or VGG have
     their own."""
     sequence: Literal["BiLSTM", "none"] = "BiLSTM"
     """The sequence stage between backbone and head."""
     sequence_layers: int = Field(2, ge=1, le=8)
     """How many BiLSTM layers."""
-    hidden_size: int = Field(256, gt=0)
+    hidden_size: int = Field(256, gt=0, le=8192)
     """Hidden units of the BiLSTM and of the attention head."""
     prediction: Literal["CTC", "Attn", "Slots"] = "CTC"
     """The head: CTC, attention, or a fixed number of character slots (captchas of known length)."""
@@ -53,14 +58,29 @@ class ModelSpec(Section):
     @field_validator("num_fiducial")
     @classmethod
     def _even(cls, value: int) -> int:
-        if value < 4 or value % 2:
-            raise ValueError(f"must be even and at least 4 (half the points lie on each edge of the text), not {value}")
+        if not 4 <= value <= 256 or value % 2:
+            raise ValueError(f"must be even and at least 4 (half on each edge of the text), at most 256, not {value}")
         return value
 
     @field_validator("sequence", mode="before")
     @classmethod
     def _no_sequence(cls, value: object) -> object:
         return "none" if value in (None, False, "None", "") else value
+
+    @model_validator(mode="after")
+    def _input_is_of_a_text(self) -> ModelSpec:
+        # A model file brings these numbers along too: what memory they can ask for is bounded here.
+        pixels = self.input_height * self.input_width
+        if pixels > MAX_INPUT_PIXELS:
+            raise ValueError(
+                f"an input of {self.input_height}x{self.input_width} has more than {MAX_INPUT_PIXELS:,} pixels"
+            )
+        if self.TPS and pixels * self.num_fiducial > MAX_SPLINE:
+            raise ValueError(
+                f"TPS at {self.input_height}x{self.input_width} with {self.num_fiducial} points is larger than a "
+                f"straightener may be (height x width x points <= {MAX_SPLINE:,}): lower one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _free_width_has_no_spline(self) -> ModelSpec:

@@ -13,17 +13,29 @@ from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSp
 from inkmill.config.train import TrainSpec
 
 
+class LicenceSpec(Section):
+    """What the model card says of licences; what is not given is called unknown there."""
+
+    weights: str | None = None
+    """Licence of the trained weights, e.g. Apache-2.0."""
+    data: str | None = None
+    """Licence or licences of the training data."""
+
+
 class Spec(Section):
     """Everything a run needs; each verb reads its own section, `model` and `dataset`."""
 
     model_name: str = "ocrnet"
     """TAO key; names the run."""
-    encryption_key: str | None = None
-    """TAO key; accepted and unused: inkmill's files are not encrypted."""
+    encryption_key: str | None = Field(None, repr=False)
+    """Model files are written encrypted with this, and read: env:NAME takes it from an environment variable, file:PATH
+    from a file's first line, anything else is the passphrase itself."""
     results_dir: str = "results"
     """Folder of all results; each verb writes to results_dir/VERB."""
     wandb: dict[str, Any] | None = None
     """TAO key; accepted and unused: TensorBoard events are always written."""
+    licence: LicenceSpec = Field(default_factory=LicenceSpec)
+    """Who may use what, for the model card."""
     model: ModelSpec = Field(default_factory=ModelSpec)
     """The recogniser."""
     dataset: DatasetSpec = Field(default_factory=DatasetSpec)

@@ -23,7 +23,12 @@ class GpuSection(Section):
     num_nodes: int = Field(1, ge=1)
     """TAO key; one node is used."""
     checkpoint: str | None = None
-    """The model: a .safetensors or .pth file of `train`."""
+    """The model: a .safetensors or .pth file of `train`, or a .onnx file of `export`."""
+    beam_width: int = Field(1, ge=1, le=256)
+    """CTC: texts that are pursued side by side; 1 takes the best class of each step. A .onnx file needs
+    export.probabilities for more than 1."""
+    lexicon: str | None = None
+    """File of words, one a line: the only texts that may be read."""
     trt_engine: str | None = None
     """A TensorRT engine to use instead."""
     results_dir: str | None = None
@@ -112,6 +117,9 @@ class ExportSpec(Section):
     """Which GPU."""
     onnx_file: str | None = None
     """The ONNX file to write."""
+    probabilities: bool = False
+    """Add a third output, the probability of every class at every step, for beam search and lexicons; nvOCDR and TAO
+    Deploy take files without it."""
     results_dir: str | None = None
     """Where results go."""
 

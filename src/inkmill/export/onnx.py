@@ -2,7 +2,8 @@
 
 Input and outputs are TAO OCRNet's: `input` float32 (batch, C, H, W) in [-1, 1]; `output_id` int32 and `output_prob`
 float32, (batch, S), the best class of each step and its probability. The card is in the metadata (key `inkmill`), the
-characters also one a line (key `character`), where other readers look for them.
+characters also one a line (key `character`), where other readers look for them. The file ends with a seal over its
+bytes (see inkmill.runtime.onnx_file), and is encrypted where there is a key.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from torch import Tensor, nn
 
 from inkmill.config.load import require
 from inkmill.config.spec import Spec
+from inkmill.crypt import find_key, sealed
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.files import atomic_path
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.card import ReaderCard
+from inkmill.runtime.model_card import step, write_model_card
 from inkmill.runtime.onnx import OnnxReader
+from inkmill.runtime.onnx_file import seal
 from inkmill.training.reading import TorchReader
 
 OPSET = 18
@@ -46,12 +50,16 @@ def export(spec: Spec, *, console: Console | None = None) -> Path:
     """
     checkpoint = Path(require(spec, "export.checkpoint", "export"))
     path = Path(spec.export.onnx_file) if spec.export.onnx_file else checkpoint.with_suffix(".onnx")
-    reader = TorchReader.load(checkpoint, "cpu")
+    key = find_key(spec.encryption_key)
+    reader = TorchReader.load(checkpoint, "cpu", key)
     if reader.card.model.input_fit == "height":
         raise ConfigError(f"{checkpoint}: its input width is free; export needs a reader with input_fit stretch or pad")
+    card = _card(reader, checkpoint)
     with atomic_path(path) as temporary:
-        _record(reader.model, reader.card, temporary)
-        worst = _compare(reader, OnnxReader(temporary), checkpoint)
+        recorded = _record(reader.model, card, spec.export.probabilities)
+        temporary.write_bytes(sealed(seal(recorded), key))
+        worst = _compare(reader, OnnxReader(temporary, "cpu", encryption_key=key), checkpoint)
+    write_model_card(path, card)
     if console is not None:
         console.print(
             f"{path}: {path.stat().st_size / 2**20:.1f} MiB; on {TRIED} pictures it reads what torch reads, "
@@ -61,16 +69,26 @@ def export(spec: Spec, *, console: Console | None = None) -> Path:
     return path
 
 
+def _card(reader: TorchReader, checkpoint: Path) -> ReaderCard:
+    """Return the reader's card with this step in its history."""
+    told = reader.card.provenance
+    made = [*told.get("made", []), step("export", source=checkpoint.name)]
+    parameters = sum(parameter.numel() for parameter in reader.model.parameters())
+    return reader.card.model_copy(update={"provenance": {**told, "made": made, "parameters": parameters}})
+
+
 class _Reads(nn.Module):
-    def __init__(self, model: Recognizer) -> None:
+    def __init__(self, model: Recognizer, probabilities: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.probabilities = model, probabilities
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.model.head.read(self.model(images))
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        scores = self.model(images)
+        best: tuple[Tensor, ...] = self.model.head.read(scores)
+        return (*best, scores.float().softmax(dim=2)) if self.probabilities else best
 
 
-def _record(model: Recognizer, card: ReaderCard, path: Path) -> None:
+def _record(model: Recognizer, card: ReaderCard, probabilities: bool) -> bytes:
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
@@ -81,10 +99,10 @@ def _record(model: Recognizer, card: ReaderCard, path: Path) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         program = torch.onnx.export(
-            _Reads(model).eval(),
+            _Reads(model, probabilities).eval(),
             (example,),
             input_names=["input"],
-            output_names=["output_id", "output_prob"],
+            output_names=["output_id", "output_prob", *(["probabilities"] if probabilities else [])],
             dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1, max=65536)}},
             opset_version=OPSET,
             dynamo=True,
@@ -97,7 +115,8 @@ def _record(model: Recognizer, card: ReaderCard, path: Path) -> None:
         entry = recorded.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(recorded)
-    path.write_bytes(recorded.SerializeToString())
+    content: bytes = recorded.SerializeToString()
+    return content
 
 
 def _compare(ours: TorchReader, exported: OnnxReader, checkpoint: Path) -> float:

@@ -6,6 +6,7 @@ The weights carry the reader's card in the header, so nothing travels beside the
 from __future__ import annotations
 
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -24,16 +25,21 @@ from inkmill.files import explain, write_bytes_atomic
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.models.safe_header import open_plain, read_metadata, with_digest
 from inkmill.runtime.card import ReaderCard
+from inkmill.runtime.model_card import write_model_card
+
+_STATISTICS = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
 
 
 def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard, key: Key | None = None) -> None:
-    """Write a reader file, atomically; encrypted where there is a key.
+    """Write a reader file and its model card, atomically; the file is encrypted where there is a key.
 
     Raises:
         OutputError: the place cannot be written or the disk is full.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_bytes_atomic(path, sealed(with_digest(to_bytes(tensors, metadata={"inkmill": card.to_json()})), key))
+    trained = [tensor.numel() for name, tensor in tensors.items() if not _STATISTICS.search(name)]
+    write_model_card(path, card, sum(trained))
 
 
 def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor], ReaderCard]:

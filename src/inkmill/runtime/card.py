@@ -9,11 +9,16 @@ from pydantic import Field, ValidationError
 
 from inkmill.config.base import Section
 from inkmill.config.model import ModelSpec
-from inkmill.errors import ModelFileError
+from inkmill.errors import CharsetError, ConfigError, ModelFileError
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import Codec, make_codec
+from inkmill.text.normalise import Normaliser
 
 FORMAT = "inkmill-reader-1"
+MAX_CHARACTERS = 200_000
+"""More than Unicode has assigned."""
+MAX_CARD = 16 << 20
+"""Bytes of a card; one with 20,000 characters has 0.2 MiB."""
 
 
 class ReaderCard(Section):
@@ -23,11 +28,11 @@ class ReaderCard(Section):
     """Version of this header."""
     model: ModelSpec
     """Architecture and input."""
-    charset: list[str]
+    charset: list[str] = Field(min_length=1, max_length=MAX_CHARACTERS)
     """The characters, in class order, without the decoder's own classes."""
     normalise: list[str] = Field(default_factory=list)
     """Rule sets that were applied to the training labels, after NFC."""
-    max_label_length: int
+    max_label_length: int = Field(gt=0, le=4096)
     """Longest text the reader was made for."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     """Version of inkmill, training sets, best scores; for people, nothing depends on it."""
@@ -56,12 +61,17 @@ class ReaderCard(Section):
             ModelFileError: not a card, or one of a newer inkmill.
         """
         try:
+            if len(text) > MAX_CARD:
+                raise ModelFileError(f"{where}: its header is not a reader's card (it has {len(text):,} characters)")
             values = json.loads(text)
             if values.get("format") != FORMAT:
                 raise ModelFileError(
                     f"{where}: written in format {values.get('format')!r}, this inkmill reads {FORMAT!r}"
                 )
-            return cls.model_validate(values)
+            card = cls.model_validate(values)
+            card.characters()
+            Normaliser(card.normalise)
+            return card
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             key = ".".join(map(str, problem["loc"]))
@@ -69,5 +79,5 @@ class ReaderCard(Section):
                 f"{where}: its header is not a reader's card ({key}: {problem['msg']}); "
                 "it is damaged, or written by another version of inkmill"
             ) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError, CharsetError, ConfigError) as error:
             raise ModelFileError(f"{where}: its header is not a reader's card ({error})") from error

@@ -8,11 +8,11 @@ from typing import Literal
 
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.sources.files import FileSource
-from inkmill.runtime.reader import Reader, Reading
+from inkmill.runtime.reader import BaseReader, Reading
 
 
 def read_files(
-    reader: Reader, paths: list[Path], *, batch_size: int = 64, workers: int = 0, problems: list[str] | None = None
+    reader: BaseReader, paths: list[Path], *, batch_size: int = 64, workers: int = 0, problems: list[str] | None = None
 ) -> Iterator[Reading]:
     """Yield the reading of every image, in order.
 
@@ -32,10 +32,7 @@ def read_files(
     found: dict[int, Reading] = {}
     wanted = 0
     with make_loader(plan, workers=workers) as loader:
-        for batch in loader:
-            if not len(batch):
-                continue
-            texts, confidences = reader.codec.decode(*reader.classify(batch.images))
+        for batch, texts, confidences in reader.read_batches(loader):
             rows = zip(batch.index.tolist(), batch.keys, texts, confidences.tolist(), strict=True)
             found.update((index, Reading(text, confidence, key)) for index, key, text, confidence in rows)
             while wanted in found:  # batches of one width each come out of order; what is in order goes out at once

@@ -1,47 +1,155 @@
-"""Reading with ONNX Runtime: no torch, nothing beside the file."""
+"""Reading with ONNX Runtime: no torch, nothing beside the file.
+
+A file is looked at in three steps, of which each may refuse it: its outline (onnx_file.py), its card, and the inputs
+and outputs of its graph against the card.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.errors import MissingExtraError, ModelFileError
+from inkmill.crypt import Key, find_key, read_plain
+from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.reader import Reader
+from inkmill.runtime.onnx_file import MAX_BYTES, read_metadata
+from inkmill.runtime.reader import BaseReader
+
+Device = Literal["cpu", "cuda"]
+
+_OUTPUTS = {"output_id": "tensor(int32)", "output_prob": "tensor(float)"}
+_ALL = "probabilities"
 
 
-class OnnxReader(Reader):
-    """Reads with ONNX Runtime on the CPU.
+class OnnxReader(BaseReader):
+    """Reads with ONNX Runtime; several threads may use one reader.
 
     Args:
         path: a .onnx file of `inkmill export`.
+        device: "cpu" or "cuda"; by default the GPU where onnxruntime-gpu is installed and finds one.
+        encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
+        beam_width: of CTC's prefix beam search, which needs a file exported with export.probabilities; 1 is greedy.
+        words: the only texts that may be read (a lexicon).
+        threads: of one batch on the CPU; by default as many as there are cores.
 
     Raises:
-        ModelFileError: missing, damaged, or without a reader's card.
+        ModelFileError: missing, damaged, encrypted with another key, or without a reader's card.
+        ConfigError: no such device, or a beam that this file has no probabilities for.
     """
 
-    def __init__(self, path: Path) -> None:
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("onnxruntime", "train", "reading .onnx files") from error
-        if not path.is_file():
-            raise ModelFileError(f"{path}: no such model file; give the .onnx file that `inkmill export` wrote")
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no public base
-            raise ModelFileError(f"{path}: damaged, or not an ONNX file") from error
-        metadata = self._session.get_modelmeta().custom_metadata_map
+    def __init__(
+        self,
+        path: str | Path,
+        device: str | None = None,
+        *,
+        encryption_key: str | Key | None = None,
+        beam_width: int = 1,
+        words: Iterable[str] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._where = str(path)
+        content = _content(Path(path), encryption_key)
+        metadata = read_metadata(content, self._where)
         if "inkmill" not in metadata:
             raise ModelFileError(f"{path}: an ONNX file without a reader's card; export it with `inkmill export`")
-        super().__init__(ReaderCard.from_json(metadata["inkmill"], str(path)))
+        card = ReaderCard.from_json(metadata["inkmill"], self._where)
+        super().__init__(card, beam_width=beam_width, words=words)
+        self._session, self.runs_on = _session(content, self._where, device, threads)
+        self._check_graph()
+
+    def _check_graph(self) -> None:
+        """The graph must take and give what the card says."""
+        wanted = (self.fit.channels, self.fit.height, None if self.fit.mode == "height" else self.fit.width)
+        inputs = self._session.get_inputs()
+        shape = inputs[0].shape if len(inputs) == 1 else []
+        fits = len(shape) == 4 and all(
+            size is None or found == size or isinstance(found, str)
+            for found, size in zip(shape[1:], wanted, strict=True)
+        )
+        outputs = {output.name: output.type for output in self._session.get_outputs()}
+        if not fits or inputs[0].type != "tensor(float)" or not _OUTPUTS.items() <= outputs.items():
+            raise ModelFileError(
+                f"{self._where}: its graph is not the one that its card describes; export it once more"
+            )
+        self._input = inputs[0].name
+        self._has_all = outputs.get(_ALL) == "tensor(float)"
+        if self.decoder.beam_width > 1 and not self._has_all:
+            raise ConfigError(
+                f"{self._where}: a beam needs the probability of every class, and this file gives the best alone; "
+                "export it with export.probabilities=true"
+            )
+        # A lexicon does without: the word with the fewest edits.
+        self.decoder.wants_all = self.decoder.wants_all and self._has_all
 
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return class ids and their probabilities, both (B, S), of fitted uint8 BHWC images."""
+        """Return the best class of each step and its probability, both (B, S), of fitted uint8 BHWC images."""
+        ids, probabilities = self._run(images, list(_OUTPUTS))
+        if ids.shape != probabilities.shape or ids.shape[:1] != (len(images),) or ids.ndim != 2:
+            raise ModelFileError(f"{self._where}: its graph gives classes of shape {ids.shape}; export it once more")
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.codec.num_classes):
+            raise ModelFileError(f"{self._where}: its graph gives classes that its card does not know")
+        return ids, probabilities
+
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images."""
+        (found,) = self._run(images, [_ALL])
+        if found.ndim != 3 or found.shape[0] != len(images) or found.shape[2] != self.codec.num_classes:
+            raise ModelFileError(f"{self._where}: its graph gives probabilities of shape {found.shape}")
+        return found
+
+    def _run(self, images: NDArray[np.uint8], outputs: list[str]) -> list[NDArray[Any]]:
         pixels = (images.transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
-        ids, probabilities = self._session.run(["output_id", "output_prob"], {"input": np.ascontiguousarray(pixels)})
-        return ids.astype(np.int32), probabilities.astype(np.float32)
+        try:
+            found: list[NDArray[Any]] = self._session.run(outputs, {self._input: np.ascontiguousarray(pixels)})
+        except Exception as error:  # onnxruntime's errors share no public base
+            raise ModelFileError(f"{self._where}: cannot be run ({_first_line(error)})") from error
+        return found
+
+
+def _content(path: Path, given: str | Key | None) -> bytes:
+    if not path.is_file():
+        raise ModelFileError(f"{path}: no such model file; give the .onnx file that `inkmill export` wrote")
+    if path.stat().st_size > MAX_BYTES:
+        raise ModelFileError(f"{path}: {path.stat().st_size:,} bytes, and an ONNX file has at most {MAX_BYTES:,}")
+    return read_plain(path, find_key(given) if isinstance(given, str) else given)
+
+
+def _session(content: bytes, where: str, device: str | None, threads: int | None) -> tuple[Any, str]:
+    """Return a session, and what it runs on."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("onnxruntime", "train", "reading .onnx files") from error
+    kind, _, number = (device or "").partition(":")
+    if kind not in ("", "cpu", "cuda"):
+        raise ConfigError(f"device={device}: ONNX files are read on cpu or cuda")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if kind != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(number or 0)}))
+    elif kind == "cuda":
+        raise ConfigError(f"device={device}: this onnxruntime has no CUDA; install onnxruntime-gpu in its place")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads or 0
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=providers)
+    except Exception as error:  # onnxruntime's errors share no public base
+        raise ModelFileError(f"{where}: damaged, or not an ONNX file that can be run ({_first_line(error)})") from error
+    on_gpu = "CUDAExecutionProvider" in session.get_providers()
+    if kind == "cuda" and not on_gpu:
+        raise ConfigError(
+            f"device={device}: onnxruntime could not start CUDA; look for missing CUDA or cuDNN libraries"
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads or cores} threads"
+    missed = "; onnxruntime-gpu could not start CUDA" if len(providers) > 1 and not on_gpu else ""
+    return session, f"ONNX Runtime {onnxruntime.__version__} on {place}{missed}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

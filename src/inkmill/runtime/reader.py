@@ -1,14 +1,14 @@
 """The reader: images in, text and confidence out, the same steps as in training.
 
-What differs between torch and ONNX Runtime is one method, `classify`; decoding, fitting, batching and the way from
-class ids to text are here, once.
+What differs between torch and ONNX Runtime is how classes are found, `classify` and `probabilities`; decoding, fitting,
+batching and the way from classes to text are here, once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,16 @@ from numpy.typing import NDArray
 from inkmill.config.model import ModelSpec
 from inkmill.data.decode import decode
 from inkmill.data.fit import Fit
-from inkmill.errors import DataError, ImageError
+from inkmill.data.sample import Batch
+from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
 from inkmill.runtime.card import ReaderCard
+from inkmill.text.decoder import Decoder
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
+
+MAX_BATCH = 32
+BATCH_PIXELS = 1 << 21
+"""Pixels of a batch, so that the memory of a reader is bounded whatever its input size: 32 of up to 64x1024."""
 
 _PIL_AS_ARRAYS = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
@@ -42,32 +48,79 @@ class Reading:
     key: str = ""
 
 
-class Reader(ABC):
-    """Reads images of text.
+class BaseReader(ABC):
+    """Reads images of text; several threads may use one reader.
+
+    Args:
+        card: what the model file says about itself.
+        beam_width: of CTC's prefix beam search; 1 takes the best class of each step.
+        words: the only texts that may be read (a lexicon); None leaves them free.
 
     Attributes:
-        card: what the model file says about itself.
+        card: the same.
+        runs_on: where the model runs, in a few words.
+
+    Raises:
+        ConfigError: a beam for another head than CTC, or no word that the model could write.
     """
 
-    def __init__(self, card: ReaderCard) -> None:
+    runs_on = "the CPU"
+
+    def __init__(self, card: ReaderCard, *, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
         self.card = card
         self.fit = input_fit(card.model)
         self.codec = card.codec()
+        self.decoder = Decoder(self.codec, beam_width, words)
 
     @abstractmethod
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return class ids and their probabilities, both (B, T), of fitted uint8 BHWC images."""
+        """Return the best class of each step and its probability, both (B, S), of fitted uint8 BHWC images."""
 
-    def read(self, images: Picture | Iterable[Picture], batch_size: int = 64) -> list[Reading]:
-        """Read images, in order.
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images.
+
+        Raises:
+            ConfigError: the model file gives only the best class.
+        """
+        raise ConfigError("this reader gives only the best class of each step, and a beam or a lexicon needs all")
+
+    def texts(self, images: NDArray[np.uint8]) -> tuple[list[str], NDArray[np.float32]]:
+        """Return texts and confidences, float32 (B,), of fitted uint8 BHWC images of one width."""
+        if self.decoder.wants_all:
+            texts, confidences = self.decoder.all(self.probabilities(images))
+        else:
+            texts, confidences = self.decoder.best(*self.classify(images))
+        if not np.isfinite(confidences).all():
+            raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
+        return texts, confidences
+
+    def read_batches(self, loader: Iterable[Batch]) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
+        """Yield every batch of a loader, but empty ones, with its texts and confidences."""
+        for batch in loader:
+            if len(batch):
+                yield batch, *self.texts(batch.images)
+
+    def described(self) -> str:
+        """Return in one line where the model runs and how texts are chosen."""
+        return "; ".join((self.runs_on, *self.decoder.notes))
+
+    @property
+    def batch_size(self) -> int:
+        """How many images are read at once where nothing else is asked for: fewer of large ones."""
+        return max(1, min(MAX_BATCH, BATCH_PIXELS // (self.fit.height * self.fit.width)))
+
+    def read(self, images: Picture | Iterable[Picture], batch_size: int | None = None) -> list[Reading]:
+        """Read images, in order; those of one input width are read together.
 
         Args:
             images: one image or several: paths, encoded bytes, uint8 arrays (HW gray, HWC RGB or RGBA), PIL images.
-            batch_size: how many are read at once; the result does not depend on it.
+            batch_size: how many are read at once, by default `batch_size`; the result does not depend on it.
 
         Raises:
             ImageError: an image cannot be decoded; names it.
+            ModelFileError: the model file cannot be run.
         """
+        batch_size = batch_size or self.batch_size
         several: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
         fitted: dict[int, list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
         readings: list[Reading | None] = [None] * len(several)
@@ -85,8 +138,7 @@ class Reader(ABC):
     def _read_batch(
         self, batch: Sequence[tuple[int, NDArray[np.uint8]]], keys: list[str], readings: list[Reading | None]
     ) -> None:
-        ids, probabilities = self.classify(np.stack([picture for _, picture in batch]))
-        texts, confidences = self.codec.decode(ids, probabilities)
+        texts, confidences = self.texts(np.stack([picture for _, picture in batch]))
         for (position, _), text, confidence in zip(batch, texts, confidences, strict=True):
             readings[position] = Reading(text, float(confidence), keys[position])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from inkmill.crypt import Key, sealed
 from inkmill.errors import OutputError
 from inkmill.files import write_bytes_atomic
 
@@ -16,7 +17,9 @@ LATEST = "ocr_model_latest.pth"
 _NAME = re.compile(r"model_epoch_(\d+)_step_(\d+)\.pth")
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], epoch: int, step: int, keep: int) -> Path:
+def save_checkpoint(
+    folder: Path, state: dict[str, Any], epoch: int, step: int, keep: int, key: Key | None = None
+) -> Path:
     """Write `model_epoch_EEE_step_SSSSS.pth`, point the latest link at it, and delete all but the newest `keep`.
 
     Args:
@@ -25,6 +28,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], epoch: int, step: int, 
         epoch: epochs that are complete.
         step: optimiser steps done.
         keep: how many checkpoints stay.
+        key: encrypts the file.
 
     Returns:
         The path of the checkpoint.
@@ -37,7 +41,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], epoch: int, step: int, 
     path = folder / f"model_epoch_{epoch:03d}_step_{step:05d}.pth"
     for unfinished in folder.glob(".model_epoch_*.pth"):  # of a run that was killed while it wrote
         unfinished.unlink(missing_ok=True)
-    write_bytes_atomic(path, buffer.getvalue())
+    write_bytes_atomic(path, sealed(buffer.getvalue(), key))
     _point_latest_at(path)
     for old in _by_age(folder)[:-keep]:
         if old != path:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 from rich.console import Console
 from rich.table import Table
 
+from inkmill.api import load
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Source, Text
 from inkmill.data.sources import open_source
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.metrics.recognition import RecognitionScores, score
 from inkmill.report import Page, Picture
+from inkmill.runtime.reader import BaseReader
 from inkmill.text.normalise import Normaliser
+from inkmill.training.infer import decoding
 from inkmill.training.prepare import fresh_name
-from inkmill.training.reading import TorchReader, read_loader
 
 COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
 
@@ -69,7 +69,8 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     if spec.evaluate.trt_engine:
         console.print("evaluate.trt_engine is accepted and has no effect here: evaluate.checkpoint is scored")
     with open_results(spec, "evaluate") as results:
-        reader = TorchReader.load(Path(checkpoint))
+        reader = load(checkpoint, encryption_key=spec.encryption_key, **decoding(spec.evaluate))
+        console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
         sources: dict[str, Source] = {}
         for one in specs:
             source = open_source(one, label_pattern=spec.dataset.label_pattern)
@@ -84,7 +85,7 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     return metrics
 
 
-def _read_set(reader: TorchReader, spec: Spec, name: str, source: Source, console: Console) -> list[Row]:
+def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console: Console) -> list[Row]:
     if len(source) == 0:
         raise DataError(f"{name}: the test set is empty")
     normaliser = Normaliser(reader.card.normalise)
@@ -93,7 +94,7 @@ def _read_set(reader: TorchReader, spec: Spec, name: str, source: Source, consol
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:
-        for batch, texts, confidences in read_loader(reader.model, DeviceLoader(loader, reader.device), reader.codec):
+        for batch, texts, confidences in reader.read_batches(loader):
             truths = normaliser.apply_all(batch.texts)
             columns = zip(batch.index.tolist(), batch.keys, truths, texts, confidences.tolist(), strict=True)
             for index, key, truth, text, confidence in columns:

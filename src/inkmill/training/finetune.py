@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inkmill.crypt import Key
 from inkmill.errors import CharsetError, ConfigError, ModelFileError
 from inkmill.models.clova_names import in_our_names
 from inkmill.models.file import read_any
@@ -94,7 +95,9 @@ class _Match:
     """Classes of the file."""
 
 
-def start_from(model: Recognizer, charset: Charset, path: Path, listed: Charset | None = None) -> RemapReport:
+def start_from(
+    model: Recognizer, charset: Charset, path: Path, listed: Charset | None = None, key: Key | None = None
+) -> RemapReport:
     """Give `model` the weights of a file, as far as they fit.
 
     Args:
@@ -103,13 +106,14 @@ def start_from(model: Recognizer, charset: Charset, path: Path, listed: Charset 
         path: a .safetensors or .pth file of inkmill, or a state_dict of another program; the names of CLOVA's
             deep-text-recognition-benchmark and TAO OCRNet are understood.
         listed: the characters of such a state_dict, in class order; without them its head is not taken.
+        key: opens an encrypted file.
 
     Raises:
         ModelFileError: the file cannot be read, or nothing in it fits this model.
         CharsetError: `listed` has another number of characters than the file.
         ConfigError: `listed` for a file that holds its characters itself.
     """
-    source = _open(path, listed)
+    source = _open(path, listed, key)
     weights, old = source.weights, source.charset
     count = len(weights)
     axes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}
@@ -140,8 +144,8 @@ def start_from(model: Recognizer, charset: Charset, path: Path, listed: Charset 
     return report
 
 
-def _open(path: Path, listed: Charset | None) -> _Source:
-    state, card = read_any(path)
+def _open(path: Path, listed: Charset | None, key: Key | None) -> _Source:
+    state, card = read_any(path, key)
     if card is not None:
         if listed is not None:
             raise ConfigError(f"{path} holds its characters itself: leave train.pretrained_character_list out")

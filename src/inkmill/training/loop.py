@@ -20,6 +20,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.config.spec import Spec
+from inkmill.crypt import Key
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.errors import TrainingError
@@ -69,6 +70,7 @@ class TrainingLoop:
         loaders: training loader and, by set name, validation loaders; all give batches on the device.
         folder: results folder of training.
         reporter: shows and logs what happens; only rank 0's says anything.
+        key: encrypts what is written.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class TrainingLoop:
         loaders: tuple[DeviceLoader, dict[str, DeviceLoader]],
         folder: Path,
         reporter: Reporter,
+        key: Key | None = None,
     ) -> None:
+        self._key = key
         self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
         self.loader, self.val_loaders = loaders
         settings = spec.train
@@ -233,15 +237,15 @@ class TrainingLoop:
         if self.fabric.is_global_zero:
             card = self.prepared.card(self.spec, self.progress.best)
             state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
-            save_reader(self.folder / "best_accuracy.safetensors", state, card)
+            save_reader(self.folder / "best_accuracy.safetensors", state, card, self._key)
         return True
 
     def save(self) -> None:
         """Write a checkpoint of everything that moves."""
         self.watch.check()  # a checkpoint never holds weights that a bad loss has spoilt
         if self.fabric.is_global_zero:
-            progress = self.progress
-            save_checkpoint(self.folder, self._state(), progress.epoch, progress.step, self.spec.train.keep_checkpoints)
+            at, keep = self.progress, self.spec.train.keep_checkpoints
+            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint of `save`."""

@@ -19,6 +19,7 @@ from inkmill.data.sample import Source, Text
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.errors import ConfigError, DataError
 from inkmill.runtime.card import ReaderCard
+from inkmill.runtime.model_card import step
 from inkmill.runtime.reader import input_fit
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import Codec, make_codec
@@ -63,13 +64,31 @@ class Prepared:
             charset=list(self.charset.chars),
             normalise=spec.dataset.normalise,
             max_label_length=spec.dataset.max_label_length,
-            provenance={"inkmill": __version__, "scores": scores, "data": self.summary()},
+            provenance={
+                "inkmill": __version__,
+                "made": [step("train")],
+                "scores": scores,
+                "data": self.summary(),
+                "licence": spec.licence.model_dump(),
+                "settings": _settings(spec),
+            },
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return how many samples are used and lost, by set and reason."""
+        """Return how many samples are used and lost, by set and reason, and which data these are."""
         sets = {"train": self.train, **{f"val/{name}": one for name, one in self.val.items()}}
-        return {name: {"used": len(one.source), "lost": one.lost} for name, one in sets.items()}
+        return {
+            name: {"used": len(one.source), "lost": one.lost, "fingerprint": one.source.fingerprint}
+            for name, one in sets.items()
+        }
+
+
+def _settings(spec: Spec) -> dict[str, Any]:
+    """Return how training differed from the defaults; without paths, for the file may travel."""
+    paths = {"results_dir", "resume_training_checkpoint_path", "pretrained_model_path", "pretrained_character_list"}
+    differs = spec.train.model_dump(mode="json", exclude_defaults=True, exclude=paths)
+    random = spec.dataset.augmentation.model_dump(mode="json", exclude_defaults=True, exclude={"albumentations"})
+    return {"batch_size": spec.dataset.batch_size, "train": differs, "augmentation": random}
 
 
 def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:

@@ -1,22 +1,27 @@
-"""Reading with torch: the Reader of a .safetensors or .pth file, and the reading of whole loaders for scores."""
+"""Reading with torch: the reader of a .safetensors or .pth file, and the reading of whole loaders for scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inkmill.crypt import Key
+from inkmill.data.loaders import Loader
+from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.errors import ConfigError
 from inkmill.models.file import load_reader
 from inkmill.models.recognizer import Recognizer
+from inkmill.phases import Phases
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.reader import Reader
+from inkmill.runtime.reader import BaseReader
 from inkmill.text.codecs import Codec
 from inkmill.text.normalise import Normaliser
 
@@ -34,30 +39,34 @@ def on_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-class TorchReader(Reader):
+class TorchReader(BaseReader):
     """Reads with PyTorch, in fp32.
 
     Args:
         model: the recogniser, in evaluation mode.
         card: its card.
+        options: see BaseReader.
     """
 
-    def __init__(self, model: Recognizer, card: ReaderCard) -> None:
-        super().__init__(card)
+    def __init__(self, model: Recognizer, card: ReaderCard, **options: Any) -> None:
+        super().__init__(card, **options)
         self.model = model
         self.device = next(model.parameters()).device
+        on_gpu = self.device.type == "cuda"
+        place = torch.cuda.get_device_name(self.device) if on_gpu else f"the CPU, {torch.get_num_threads()} threads"
+        self.runs_on = f"torch {torch.__version__} on {place}"
 
     @classmethod
-    def load(cls, path: Path, device: str | None = None) -> TorchReader:
+    def load(cls, path: Path, device: str | None = None, key: Key | None = None, **options: Any) -> TorchReader:
         """Return the reader of a file, on the GPU where there is one.
 
         Raises:
             ConfigError: `device` is a GPU, and there is none.
-            ModelFileError: missing, damaged, or not written by inkmill.
+            ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         """
         if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device={device}, and torch finds no GPU here; leave it out to read on the CPU")
-        return cls(*load_reader(path, device or best_device()))
+        return cls(*load_reader(path, device or best_device(), key), **options)
 
     @torch.inference_mode()
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -65,10 +74,38 @@ class TorchReader(Reader):
         ids, probabilities = self.model.read(to_input(torch.from_numpy(images).to(self.device)))
         return ids.cpu().numpy(), probabilities.float().cpu().numpy()
 
+    @torch.inference_mode()
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images."""
+        scores = self.model(to_input(torch.from_numpy(images).to(self.device)))
+        found: NDArray[np.float32] = scores.float().softmax(dim=2).cpu().numpy()
+        return found
+
+    def read_batches(self, loader: Iterable[Batch]) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
+        """See BaseReader; on a GPU one batch is always in flight, as long as the best classes are enough."""
+        if self.decoder.free and isinstance(loader, Loader):
+            yield from read_loader(self.model, DeviceLoader(loader, self.device), self.codec)
+        else:
+            yield from super().read_batches(loader)
+
 
 def best_device() -> str:
     """Return "cuda" where there is a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class _Fetched:
+    """Results on their way from the GPU; taking them does not wait for what was queued after them."""
+
+    def __init__(self, *results: Tensor) -> None:
+        self._results = [result.to("cpu", non_blocking=True) for result in results]
+        on_gpu = results[0].device.type == "cuda"
+        self._there = torch.cuda.current_stream(results[0].device).record_event() if on_gpu else None
+
+    def take(self) -> list[NDArray[Any]]:
+        if self._there is not None:
+            self._there.synchronize()
+        return [result.numpy() for result in self._results]
 
 
 @torch.inference_mode()
@@ -77,48 +114,91 @@ def read_loader(
     loader: Iterable[Batch],
     codec: Codec,
     autocast: Autocast = nullcontext,
+    phases: Phases | None = None,
 ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
-    """Yield every batch of a loader of device batches with its texts and confidences.
+    """Yield every batch but empty ones of a loader of device batches with its texts and confidences.
 
-    One batch is always in flight: its ids are fetched only after the next one was queued, so the GPU does not wait
-    for the host.
+    One batch is always in flight: its ids are taken only after the next one was queued, so the GPU does not wait for
+    the host. `phases` gets the seconds; what the consumer does with a batch counts as the metric's.
     """
-    waiting: tuple[Batch, Tensor, Tensor] | None = None
+    phases = phases or Phases()
+    phases.start()
+    waiting: tuple[Batch, _Fetched] | None = None
     for batch in loader:
+        phases.lap("loader")
+        if not len(batch):
+            continue
         with autocast():
             ids, probabilities = model.read(to_input(batch.images))
+        following = batch, _Fetched(ids, probabilities.float())
+        phases.lap("forward")
         if waiting is not None:
-            yield _decoded(*waiting, codec)
-        waiting = (batch, ids, probabilities)
+            yield _decoded(*waiting, codec, phases)
+            phases.lap("metric")
+        waiting = following
+    phases.lap("loader")
     if waiting is not None:
-        yield _decoded(*waiting, codec)
+        yield _decoded(*waiting, codec, phases)
+        phases.lap("metric")
 
 
 @torch.inference_mode()
 def read_with_loss(
-    model: Recognizer, loader: Iterable[Batch], codec: Codec, normaliser: Normaliser, autocast: Autocast = nullcontext
+    model: Recognizer,
+    loader: Iterable[Batch],
+    codec: Codec,
+    normaliser: Normaliser,
+    autocast: Autocast = nullcontext,
+    phases: Phases | None = None,
 ) -> Iterator[tuple[Batch, list[str], list[str], NDArray[np.float32], float]]:
     """Yield every batch with its normalised truths, texts, confidences, and the mean loss of its images.
 
     The loss is the one of training (the attention head is told the true characters), the texts are read without help.
+    One batch is in flight, and `phases` gets the seconds, as in `read_loader`.
     """
+    phases = phases or Phases()
+    phases.start()
+    waiting: tuple[Batch, list[str], _Fetched] | None = None
     for batch in loader:
+        phases.lap("loader")
         if not len(batch):  # all of it bad, or none left for this rank: nothing to read, and a mean of nothing is NaN
             continue
         truths = normaliser.apply_all(batch.texts)
         ids, lengths = codec.encode(truths)
+        phases.lap("decode")
         targets = on_device(ids, batch.images.device)
         with autocast():
             features = model.features(to_input(batch.images))
             told = model.head(features, targets)
             loss = model.loss(told, targets, torch.from_numpy(lengths))
-            read = model.head.read(model.head(features) if model.head.taught_by_targets else told)
-        _, texts, confidences = _decoded(batch, *read, codec)
-        yield batch, truths, texts, confidences, float(loss)
+            found, probabilities = model.head.read(model.head(features) if model.head.taught_by_targets else told)
+        following = batch, truths, _Fetched(found, probabilities.float(), loss.float())
+        phases.lap("forward")
+        if waiting is not None:
+            yield _decoded_with_loss(*waiting, codec, phases)
+            phases.lap("metric")
+        waiting = following
+    phases.lap("loader")
+    if waiting is not None:
+        yield _decoded_with_loss(*waiting, codec, phases)
+        phases.lap("metric")
 
 
 def _decoded(
-    batch: Batch, ids: Tensor, probabilities: Tensor, codec: Codec
+    batch: Batch, fetched: _Fetched, codec: Codec, phases: Phases
 ) -> tuple[Batch, list[str], NDArray[np.float32]]:
-    texts, confidences = codec.decode(ids.cpu().numpy(), probabilities.float().cpu().numpy())
+    ids, probabilities = fetched.take()
+    phases.lap("forward")
+    texts, confidences = codec.decode(ids, probabilities)
+    phases.lap("decode")
     return batch, texts, confidences
+
+
+def _decoded_with_loss(
+    batch: Batch, truths: list[str], fetched: _Fetched, codec: Codec, phases: Phases
+) -> tuple[Batch, list[str], list[str], NDArray[np.float32], float]:
+    ids, probabilities, loss = fetched.take()
+    phases.lap("forward")
+    texts, confidences = codec.decode(ids, probabilities)
+    phases.lap("decode")
+    return batch, truths, texts, confidences, float(loss)

@@ -17,6 +17,7 @@ from rich.console import Console
 from inkmill.config.results import Results, open_results, results_folder
 from inkmill.config.spec import Spec
 from inkmill.config.train import TrainSpec
+from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
@@ -85,26 +86,26 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
     folder = results.folder if results is not None else results_folder(spec, "train")
     reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
     reporter.say(note)
-    for key in ("wandb", "encryption_key"):
-        if getattr(spec, key):
-            reporter.say(f"{key} is accepted and has no effect here")
+    if spec.wandb:
+        reporter.say("wandb is accepted and has no effect here")
     try:
+        key = find_key(spec.encryption_key)
         checkpoint = _checkpoint(spec, folder)
-        seed = _seed(spec, fabric, checkpoint, reporter)
+        seed = _seed(spec, fabric, checkpoint, key, reporter)
         if not fabric.is_global_zero:
             fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
         prepared = prepare(spec, folder / "check", reporter.say)
         if fabric.is_global_zero:
             fabric.barrier()
-        model = _model(spec, prepared, reporter, starts=checkpoint is None)
+        model = _model(spec, prepared, key, reporter, starts=checkpoint is None)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             for loader in (loaders[0], *loaders[1].values()):
                 for line in loader.stats.notes:
                     reporter.say(line)
             reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
-            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter)
+            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
             if checkpoint is not None:
-                _resume(loop, spec, checkpoint, reporter)
+                _resume(loop, spec, checkpoint, key, reporter)
             progress = loop.run()
         return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
     finally:
@@ -156,12 +157,12 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     return fabric, f"training on {fabric.world_size} x {name}, {precision}"
 
 
-def _seed(spec: Spec, fabric: Fabric, checkpoint: Path | None, reporter: Reporter) -> int:
+def _seed(spec: Spec, fabric: Fabric, checkpoint: Path | None, key: Key | None, reporter: Reporter) -> int:
     seed = spec.train.seed
     if seed < 0:
         seed = secrets.randbelow(2**31)
         if checkpoint is not None:  # a run that resumes goes on in the order it began with
-            seed = load_checkpoint(checkpoint).get("loader", {}).get("seed", seed)
+            seed = load_checkpoint(checkpoint, key).get("loader", {}).get("seed", seed)
         seed = int(fabric.broadcast(seed))
         reporter.say(f"seed {seed}")
     torch.manual_seed(seed)  # the same on every rank: the weights must start alike
@@ -173,7 +174,7 @@ def _checkpoint(spec: Spec, folder: Path) -> Path | None:
     return Path(asked) if asked else find_latest(folder)
 
 
-def _model(spec: Spec, prepared: Prepared, reporter: Reporter, starts: bool) -> Recognizer:
+def _model(spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, starts: bool) -> Recognizer:
     """Return the model; only a run that starts takes pretrained weights, for one that resumes has its own."""
     pretrained = starts and spec.model.backbone_pretrained
     settings = spec.model.model_copy(update={"backbone_pretrained": pretrained})
@@ -189,15 +190,15 @@ def _model(spec: Spec, prepared: Prepared, reporter: Reporter, starts: bool) -> 
         listed = None
         if spec.train.pretrained_character_list:
             listed = Charset.from_file(spec.train.pretrained_character_list)
-        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path), listed)
+        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path), listed, key)
         reporter.say(f"fine-tuning from {spec.train.pretrained_model_path}")
         for line in [*(listed.notes if listed else ()), *report.lines()]:
             reporter.say(f"  {line}")
     return model
 
 
-def _resume(loop: TrainingLoop, spec: Spec, path: Path, reporter: Reporter) -> None:
-    state = load_checkpoint(path)
+def _resume(loop: TrainingLoop, spec: Spec, path: Path, key: Key | None, reporter: Reporter) -> None:
+    state = load_checkpoint(path, key)
     if "progress" not in state:
         raise ModelFileError(
             f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"

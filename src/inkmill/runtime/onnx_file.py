@@ -1,0 +1,162 @@
+"""What an ONNX file says before ONNX Runtime sees it: its metadata, no data outside the file, and no damage.
+
+ONNX Runtime parses in this process and was not made for strangers' files. So the outline of the file (a protobuf
+message, https://protobuf.dev/programming-guides/encoding) is walked here first, in Python, where a wrong length is an
+error and no more. The package `onnx` is not needed.
+
+A file of `inkmill export` ends with a seal: a metadata entry `inkmill.sha256` over all bytes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from inkmill.errors import ModelFileError
+
+MAX_BYTES = (2 << 30) - 1
+"""Protobuf's own limit."""
+MAX_DEPTH = 50
+"""Messages in messages; our exporter writes graph, node, attribute, tensor."""
+MAX_FIELDS = 5_000_000
+"""A graph of 10,000 nodes has some 200,000."""
+
+_SEAL_KEY = "inkmill.sha256"
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}
+"""Wire types of fixed width, in bytes; what is neither of these four does not occur in ONNX files."""
+
+# Field numbers of onnx.proto: where tensors are, of which each may name a file.
+_METADATA = 14
+_TOP = {7: "graph", 20: "training", 25: "function"}
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_INSIDE: dict[str, dict[int, str]] = {
+    "tensor": {},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "node": {5: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "training": {1: "graph", 2: "graph"},
+}
+
+
+class _BrokenError(Exception):
+    """The bytes are no message."""
+
+
+def seal(model: bytes) -> bytes:
+    """Return a serialised ModelProto with the seal at its end."""
+    return model + _seal(model)
+
+
+def _seal(model: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(model).hexdigest()
+    return _field(_METADATA, _field(1, _SEAL_KEY.encode()) + _field(2, digest.encode()))
+
+
+def read_metadata(model: bytes, where: str) -> dict[str, str]:
+    """Return the metadata of an ONNX file.
+
+    Args:
+        model: the whole file.
+        where: its name, for the errors.
+
+    Raises:
+        ModelFileError: no ONNX file, too large, damaged, changed since it was sealed, or with weights elsewhere.
+    """
+    if len(model) > MAX_BYTES:
+        raise ModelFileError(f"{where}: {len(model):,} bytes, and an ONNX file has at most {MAX_BYTES:,}")
+    try:
+        metadata, has_graph = _Outline(where).read(memoryview(model))
+    except (_BrokenError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{where}: damaged, or not an ONNX file") from error
+    if not has_graph:
+        raise ModelFileError(f"{where}: damaged, or not an ONNX file (it holds no graph)")
+    if _SEAL_KEY in metadata and not model.endswith(_seal(memoryview(model)[: -len(_seal(b""))])):
+        raise ModelFileError(
+            f"{where}: damaged, or changed since `inkmill export` wrote it; copy or export it once more"
+        )
+    return metadata
+
+
+class _Outline:
+    """One walk over a file; `fields_left` ends it where a file is nothing but outline."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.fields_left = where, MAX_FIELDS
+
+    def read(self, model: memoryview) -> tuple[dict[str, str], bool]:
+        """Return the metadata, and whether there is a graph."""
+        metadata: dict[str, str] = {}
+        has_graph = False
+        for number, value in self._fields(model):
+            if number == _METADATA:
+                entry = dict(self._fields(value))
+                metadata[_text(entry.get(1))] = _text(entry.get(2))
+            elif number in _TOP:
+                has_graph = has_graph or _TOP[number] == "graph"
+                self._walk(value, _TOP[number], 0)
+        return metadata, has_graph
+
+    def _walk(self, message: memoryview, kind: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise _BrokenError
+        inside = _INSIDE[kind]
+        for number, value in self._fields(message):
+            if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and bytes(value) != b"\0")):
+                raise ModelFileError(
+                    f"{self.where}: keeps weights in other files, which is refused, for those could be any; "
+                    "save it as one file"
+                )
+            if number in inside:
+                self._walk(value, inside[number], depth + 1)
+
+    def _fields(self, message: memoryview) -> Iterator[tuple[int, memoryview]]:
+        """Yield number and content of every field; of a number its encoded bytes."""
+        position, end = 0, len(message)
+        while position < end:
+            self.fields_left -= 1
+            tag, position = _varint(message, position)
+            kind = tag & 7
+            if kind == _VARINT:
+                _, after = _varint(message, position)
+            elif kind == _BYTES:
+                length, position = _varint(message, position)
+                after = position + length
+            else:
+                after = position + _WIDTHS.get(kind, len(message) + 1)
+            if after > end or self.fields_left < 0:
+                raise _BrokenError
+            yield tag >> 3, message[position:after]
+            position = after
+
+
+def _text(value: memoryview | None) -> str:
+    return bytes(value or b"").decode("utf-8")
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        if position >= len(message):
+            raise _BrokenError
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _BrokenError
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _encoded(number << 3 | _BYTES) + _encoded(len(content)) + content
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
