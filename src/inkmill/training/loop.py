@@ -26,6 +26,7 @@ from inkmill.data.sample import Batch
 from inkmill.errors import TrainingError
 from inkmill.models.file import save_reader
 from inkmill.models.recognizer import Recognizer
+from inkmill.phases import Phases
 from inkmill.training.batches import training_input
 from inkmill.training.checkpoint import save_checkpoint
 from inkmill.training.ema import WeightAverage
@@ -194,10 +195,11 @@ class TrainingLoop:
         return float(cast(Tensor, self.fabric.all_reduce(wish, reduce_op="sum"))) > 0
 
     def _validate(self) -> None:
-        candidates = {"raw": self._score(self.model)}
+        phases = Phases()
+        candidates = {"raw": self._score(self.model, phases)}
         if self.average is not None:
             with self.average.applied_to(self.model):
-                candidates["ema"] = self._score(self.model)
+                candidates["ema"] = self._score(self.model, phases)
         raw = candidates["raw"]
         if not math.isfinite(raw.loss):
             raise TrainingError(
@@ -212,14 +214,14 @@ class TrainingLoop:
             row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
         self.progress.history.append(row)
         is_best = self._keep_if_best(chosen, weights)
-        self.reporter.validated(row, chosen, is_best)
+        self.reporter.validated(row, chosen, is_best, phases)
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
 
-    def _score(self, model: Recognizer) -> Validation:
+    def _score(self, model: Recognizer, phases: Phases) -> Validation:
         autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
         with self._compiled(0):
-            return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast)
+            return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, phases)
 
     def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
         best = self.progress.best

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.metrics.recognition import RecognitionScores, score
 from inkmill.models.recognizer import Recognizer
+from inkmill.phases import Phases
 from inkmill.text.codecs import Codec
 from inkmill.text.normalise import Normaliser
 from inkmill.training.reading import Autocast, read_with_loss
@@ -51,6 +52,7 @@ def validate(
     codec: Codec,
     normaliser: Normaliser,
     autocast: Autocast = nullcontext,
+    phases: Phases | None = None,
 ) -> Validation:
     """Read every set and score it.
 
@@ -60,38 +62,44 @@ def validate(
         codec: between texts and ids.
         normaliser: what is applied to the labels.
         autocast: the precision's context.
+        phases: gets the seconds; several validations may share one.
     """
-    was_training = model.training
+    was_training, phases = model.training, phases or Phases()
     model.eval()
     rows_by_set: dict[str, list[Row]] = {}
     loss_sum, images = 0.0, 0
     for name, loader in loaders.items():
         rows: list[Row] = []
-        for batch, truths, texts, confidences, loss in read_with_loss(model, loader, codec, normaliser, autocast):
+        reading = read_with_loss(model, loader, codec, normaliser, autocast, phases)
+        for batch, truths, texts, confidences, loss in reading:
             rows += zip(batch.keys, truths, texts, confidences.tolist(), strict=True)
             loss_sum += loss * len(batch)
             images += len(batch)
-        rows_by_set[name] = _from_all_ranks(rows)
+        rows_by_set[name] = _from_all_ranks(rows, phases)
     model.train(was_training)
-    loss_sum, images = _summed(loss_sum, images)
+    loss_sum, images = _summed(loss_sum, images, phases)
     everything = [row for rows in rows_by_set.values() for row in rows]
     total = score([row[1] for row in everything], [row[2] for row in everything])
     sets = {name: score([r[1] for r in rows], [r[2] for r in rows]) for name, rows in rows_by_set.items()}
+    phases.lap("metric")
     return Validation(loss_sum / max(1, images), total.word_accuracy, total.cer or 0.0, sets, everything[:5])
 
 
-def _from_all_ranks(rows: list[Row]) -> list[Row]:
+def _from_all_ranks(rows: list[Row], phases: Phases) -> list[Row]:
     if not (dist.is_available() and dist.is_initialized()):
         return rows
     gathered: list[list[Row]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(gathered, rows)
+    phases.lap("ranks")
     return [row for part in gathered for row in part]
 
 
-def _summed(loss_sum: float, images: int) -> tuple[float, int]:
+def _summed(loss_sum: float, images: int, phases: Phases) -> tuple[float, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return loss_sum, images
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     both = torch.tensor([loss_sum, images], dtype=torch.float64, device=device)
     dist.all_reduce(both)
-    return float(both[0]), int(both[1])
+    found = float(both[0]), int(both[1])
+    phases.lap("ranks")
+    return found
