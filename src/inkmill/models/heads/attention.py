@@ -53,6 +53,10 @@ class AttentionHead(Head):
         """Return the tensors that have one row or column a class; the cell is told the last class as a one-hot."""
         return {**super().class_axes(), "cell.weight_ih": (1, self.cell.input_size - self.num_classes)}
 
+    def feature_axes(self) -> dict[str, int]:
+        """Return the key's weights and the cell's, which sees the features before the one-hot."""
+        return {"key.weight": 1, "cell.weight_ih": 1}
+
     def _step(self, features: Tensor, keys: Tensor, state: State, before: Tensor) -> State:
         """Return the next state: look at the features, then move on from the class `before` (B,)."""
         weights = self.score(torch.tanh(keys + self.query(state[0])[:, None])).softmax(dim=1)  # B T 1

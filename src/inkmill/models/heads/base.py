@@ -38,6 +38,13 @@ class Head(nn.Module):
         """Return the tensors that have one row or column a class: name -> (dimension, index of class 0 in it)."""
         return {"classes.weight": (0, 0), "classes.bias": (0, 0)}
 
+    def feature_axes(self) -> dict[str, int]:
+        """Return the tensors that have one column a feature channel: name -> dimension of the columns.
+
+        The channels come first in that dimension; the first tensor named has nothing else in it.
+        """
+        return {"classes.weight": 1}
+
     def forward(self, features: Tensor, targets: Tensor | None = None) -> Tensor:
         """(B, T, C) features to (B, S, K) scores; `targets` (B, L) are for heads that are taught with them."""
         raise NotImplementedError

@@ -35,6 +35,10 @@ class SlotsHead(Head):
         self.classes = nn.Linear(spec.hidden_size, spec.num_classes)
         initialise(self)
 
+    def feature_axes(self) -> dict[str, int]:
+        """Return the weights of keys and values."""
+        return {"key.weight": 1, "value.0.weight": 1}
+
     def attention(self, features: Tensor) -> Tensor:
         """Return (B, N, T) weights: where each slot looks; they sum to 1 over T."""
         steps = features.shape[1]
