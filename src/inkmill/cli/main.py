@@ -25,6 +25,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "train": (),
     "evaluate": ("val", "eval"),
     "infer": ("inference", "predict"),
+    "prune": (),
     "export": (),
     "bench": (),
     "spec": (),

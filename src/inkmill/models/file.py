@@ -22,12 +22,15 @@ from torch import Tensor
 from inkmill.crypt import Key, is_encrypted, read_plain, sealed
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.files import explain, write_bytes_atomic
+from inkmill.models.narrow import Cuts, cut, find_cuts, runs
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.models.safe_header import open_plain, read_metadata, with_digest
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import write_model_card
 
 _STATISTICS = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
+MAX_WHOLE = 1 << 28
+"""Parameters of the model that a pruned one is cut from, which is built on the way: 1 GiB."""
 
 
 def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard, key: Key | None = None) -> None:
@@ -81,18 +84,36 @@ def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], Reader
 def load_reader(
     path: Path, device: str | torch.device = "cpu", key: Key | None = None
 ) -> tuple[Recognizer, ReaderCard]:
-    """Return the model of a file, in evaluation mode on `device`, with its card.
+    """Return the model of a file, in evaluation mode on `device`, with its card; a pruned one in its own sizes.
 
     Raises:
         ModelFileError: missing, damaged, encrypted with another key, or its weights do not fit its card.
     """
     weights, card = read_weights(path, key)
-    # Built without memory first: a card that promises more than the file's weights must not cost that much.
-    with torch.device("meta"):
-        _load_weights(path, _build(path, card), weights)
+    cuts = _fitting_cuts(path, card, weights)
     model = _build(path, card)
+    cut(model, cuts)
     _load_weights(path, model, weights)
+    if cuts and not runs(model):
+        raise ModelFileError(
+            f"{path}: its weights do not fit its card: some are smaller, and not as pruning leaves them"
+        )
     return model.to(device).eval(), card
+
+
+def _fitting_cuts(path: Path, card: ReaderCard, weights: Mapping[str, Tensor]) -> Cuts:
+    """Return what was pruned; found on a model without memory, for a card may promise more than the file holds."""
+    with torch.device("meta"):
+        whole = _build(path, card)
+    cuts = find_cuts(whole.state_dict(), weights)
+    if cuts and sum(tensor.numel() for tensor in whole.parameters()) > MAX_WHOLE:
+        raise ModelFileError(
+            f"{path}: pruned from a model of more than {MAX_WHOLE:,} parameters, which is not believed"
+        )
+    with torch.device("meta"):
+        cut(whole, cuts)
+        _load_weights(path, whole, weights)
+    return cuts
 
 
 def _build(path: Path, card: ReaderCard) -> Recognizer:
@@ -122,9 +143,12 @@ def load_checkpoint(path: Path, key: Key | None = None) -> dict[str, Any]:
     """
     content = read_plain(path, key) if is_encrypted(path) else None
     try:
-        with open_plain(path, content) as file:
+        with open_plain(path, content) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch wonders about is said by the error that follows
             _refuse_bombs(file, path)
             state = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(state, dict) and "reader" in state:  # others' files may be without checksums
+                _check_sums(file, path)
     except ModelFileError:
         raise
     except FileNotFoundError:
@@ -152,6 +176,13 @@ def _refuse_bombs(file: BinaryIO, path: Path) -> None:
         if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
             raise ModelFileError(f"{path}: its entries claim more bytes than the file has; refused")
     file.seek(0)
+
+
+def _check_sums(file: BinaryIO, path: Path) -> None:
+    """torch writes CRCs and does not look at them: a flipped bit in a weight would only read a little worse."""
+    with zipfile.ZipFile(file) as archive:
+        if archive.testzip() is not None:
+            raise ModelFileError(f"{path}: damaged, for its bytes are not those that were written; copy it once more")
 
 
 def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], ReaderCard | None]:

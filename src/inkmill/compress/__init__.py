@@ -1,0 +1,1 @@
+"""Compression: smaller and faster readers that read the same."""
