@@ -62,8 +62,11 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
         return Dropped(False, "the samples lie in no file that inkmill knows")
     if not hasattr(os, "posix_fadvise"):
         return Dropped(False, "this system has no posix_fadvise")
-    size = sum(_drop(file) for file in files)
+    size = sum(_drop(file, written=False) for file in files)
     left = resident(files)
+    if left is not None and left > MOST_LEFT:  # what is not written back yet stays
+        size = sum(_drop(file, written=True) for file in files)
+        left = resident(files)
     if left is None:
         return Dropped(False, "this file system does not tell what is in memory", len(files), size)
     if left > MOST_LEFT:
@@ -72,13 +75,14 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
     return Dropped(True, "", len(files), size)
 
 
-def _drop(file: Path) -> int:
+def _drop(file: Path, written: bool) -> int:
     try:
         descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return 0
     try:
-        os.fdatasync(descriptor)  # what is not written back yet would stay
+        if written:
+            os.fdatasync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return os.fstat(descriptor).st_size
     except OSError:

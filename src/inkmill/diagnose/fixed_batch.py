@@ -19,6 +19,8 @@ from statistics import fmean
 from time import perf_counter
 from typing import Literal
 
+import numpy as np
+
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.diagnose.cold import drop
@@ -120,7 +122,6 @@ class _Test:
         self.window_s = min(max(seconds / _PARTS_OF_BUDGET, _SHORTEST_S), _LONGEST_S)
         self.makers = rig.spec.dataset.workers
         self.batch = next(rig.repeated())
-        self.index = range(len(loader.plan.source))
         self.epoch = 1000
         self.notes: list[str] = []
 
@@ -176,11 +177,18 @@ class _Test:
         return found
 
     def _cold(self) -> tuple[float, float, float]:
-        dropped = drop(self.loader.plan.source, self.index)
-        if not dropped.cold:  # workers have them mapped
+        rows = self._rows_to_come()
+        if not drop(self.loader.plan.source, rows).cold:  # workers have them mapped
             self.loader.close()
-            drop(self.loader.plan.source, self.index)
+            drop(self.loader.plan.source, rows)
         return self._warm()
+
+    def _rows_to_come(self) -> list[int]:
+        """Return the samples that the next window may read, those made ahead included."""
+        plan = self.loader.plan
+        order, batches = plan.order(), self.steps + 8 * (self.makers + 1)
+        rows = [order.rows(self.epoch + 1, number) for number in range(min(len(order), batches))]
+        return np.concatenate(rows).tolist() if batches < len(order) else list(range(len(plan.source)))
 
     def _can_be_cold(self) -> bool:
         """Try it once; kept pictures are read from no file."""
@@ -188,7 +196,7 @@ class _Test:
             self.notes.append("pictures are kept, so files are read in the first epoch only: no cold figures")
             return False
         self.loader.close()
-        dropped = drop(self.loader.plan.source, self.index)
+        dropped = drop(self.loader.plan.source, range(len(self.loader.plan.source)))
         if not dropped.cold:
             self.notes.append(f"no cold figures: {dropped.why_not}")
         return dropped.cold

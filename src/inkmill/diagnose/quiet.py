@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 from time import monotonic, process_time, sleep
 
@@ -21,6 +22,12 @@ def until_quiet() -> None:
         before, used = used, _used()
         if used - before < _BUSY * (monotonic() - began):
             return
+
+
+def own_core_seconds() -> float:
+    """Return the CPU seconds of this process and its children, also of those that have ended."""
+    times = os.times()
+    return _used() + times.children_user + times.children_system
 
 
 def _used() -> float:

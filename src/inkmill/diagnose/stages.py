@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from inkmill.data.augment.apply_cv import apply_cv
+from inkmill.data.augment.apply_torch import apply_torch
 from inkmill.data.decode import decode
 from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
@@ -23,7 +24,6 @@ from inkmill.diagnose.facts import Stages
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
 from inkmill.errors import DataError
-from inkmill.training.batches import training_input
 
 _CHUNK = 64
 _CHUNKS = 8
@@ -204,9 +204,11 @@ def _on_gpu(rig: Rig) -> dict[str, Callable[[], float]]:
         return take
 
     found = {"copy": window(lambda: pinned.to(rig.device, non_blocking=True))}
-    if batch.extra.get("table") is not None:
-        training_input(batch, rig.plan.batch_size)  # compiles
-        found["augment (GPU)"] = window(lambda: training_input(batch, rig.plan.batch_size))
+    numbers, plan = rig.plan.numbers, rig.plan
+    if numbers is not None and plan.fit.mode != "height":
+        table = numbers.draw(0, 0, np.arange(size), plan.fit.height, plan.fit.width)
+        apply_torch(batch.images, table)  # compiles
+        found["augment (GPU)"] = window(lambda: apply_torch(batch.images, table))
     return found
 
 

@@ -1,0 +1,149 @@
+"""Bottlenecks planted on purpose, to see whether `inkmill diagnose` names them: small real training runs on a CPU.
+
+Each is slow for one reason that outweighs all others several times over, so that a busy test machine does not matter.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from inkmill.bench.slow_disk import SlowDisk
+from inkmill.config.load import load_spec
+from inkmill.config.spec import Spec
+from inkmill.data.sample import Source, Target
+from inkmill.data.sources import Subset
+from inkmill.data.sources.base import BaseSource
+from inkmill.data.sources.combine import image_of
+from inkmill.machine import cores
+
+_HEAVY = "[" + ", ".join(f"{{op: {op}, p: 1}}" for op in ("elastic", "curve", "blur", "noise", "jpeg", "rotate")) + "]"
+_SMALL = (
+    "train.device=cpu",
+    "train.optim.name=adamw",
+    "train.num_epochs=2",
+    "dataset.max_label_length=8",
+    "model.backbone=VGG",
+    "model.feature_channel=8",
+    "model.sequence=none",
+    "model.input_width=64",
+)
+_SAMPLES = 800
+
+
+@dataclass(frozen=True)
+class Case:
+    """One planted bottleneck.
+
+    Attributes:
+        name: what was planted.
+        verdict: what `diagnose` should call it.
+        spec: the settings, beside those that all cases share.
+        enlarged: factor by which the pictures are enlarged, which makes decoding dear.
+        latency_s: how long a first read of a sample waits.
+        busy: other programs fill the cores.
+        sentence: what the verdict's sentence should say.
+    """
+
+    name: str
+    verdict: str
+    spec: tuple[str, ...]
+    enlarged: int = 1
+    latency_s: float = 0.0
+    busy: bool = False
+    sentence: str = ""
+
+
+CASES = (
+    Case("slow storage", "fetch", ("dataset.batch_size=16", "dataset.workers=0"), latency_s=0.01),
+    Case(
+        "one worker",
+        "prepare",
+        ("dataset.batch_size=64", "dataset.workers=1", "model.input_channel=3", f"dataset.augmentation.ops={_HEAVY}"),
+        sentence="dataset.workers=" if cores() > 1 else "",
+    ),
+    Case(
+        "heavy augmentation on the CPU",
+        "prepare",
+        ("dataset.batch_size=64", "dataset.workers=0", "model.input_channel=3", f"dataset.augmentation.ops={_HEAVY}"),
+        sentence="most of it augmentation",
+    ),
+    Case("a tiny model", "prepare", ("dataset.batch_size=32", "dataset.workers=0"), enlarged=4, sentence="decoding"),
+    Case(
+        "a huge model",
+        "compute",
+        ("dataset.batch_size=8", "dataset.workers=0", "model.backbone=ResNet", "model.feature_channel=128"),
+    ),
+    Case("a saturated host", "launch", ("dataset.batch_size=16", "dataset.workers=0"), busy=True),
+)
+
+
+class Enlarged(BaseSource):
+    """The pictures of a source, enlarged and compressed anew; each is made once."""
+
+    def __init__(self, source: Source, factor: int) -> None:
+        super().__init__(source.name)
+        self.source = source
+        self._images = [self._enlarge(image_of(source, index), factor) for index in range(len(source))]
+
+    def _enlarge(self, data: bytes, factor: int) -> bytes:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None
+        large = cv2.resize(image, None, fx=factor, fy=factor)
+        return bytes(cv2.imencode(".jpg", large)[1].tobytes())
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def image(self, index: int) -> bytes:
+        """See `BaseSource.image`."""
+        return self._images[index]
+
+    def key(self, index: int) -> str:
+        """See `BaseSource.key`."""
+        return self.source.key(index)
+
+    def target(self, index: int) -> Target:
+        """See `BaseSource.target`."""
+        return self.source.target(index)
+
+    def _fingerprint(self) -> str:
+        return f"enlarged {self.source.fingerprint}"
+
+
+@contextmanager
+def planted(case: Case, whole: Source, folder: Path) -> Iterator[tuple[Spec, Source]]:
+    """Yield the spec and the data of a case, while its other programs run.
+
+    Args:
+        case: which.
+        whole: short labels in small pictures, 800 or more.
+        folder: for what is written.
+    """
+    source: Source = Subset(whole, np.linspace(0, len(whole) - 1, _SAMPLES).astype(np.int64))
+    if case.enlarged > 1:
+        source = Enlarged(Subset(source, range(_SAMPLES // 2)), case.enlarged)
+    if case.latency_s:
+        source = SlowDisk(source, case.latency_s, folder / "flags.npy")
+    spec = load_spec(None, [*_SMALL, f"results_dir={folder}", *case.spec])
+    with _others(4 * cores() if case.busy else 0):
+        yield spec, source
+
+
+@contextmanager
+def _others(count: int) -> Iterator[None]:
+    """Run programs that use a core each for as long as it lasts."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()

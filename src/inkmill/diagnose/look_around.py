@@ -1,0 +1,99 @@
+"""The facts that a plan needs beside measured stages: room for kept pictures, cores, how loaders scale, DALI."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+import torch
+
+from inkmill.config.dataset import DatasetSpec
+from inkmill.data import shared
+from inkmill.data.dali import has_dali
+from inkmill.data.keep import Keep, default_cache_dir
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.base import Loader
+from inkmill.diagnose.facts import Stages, Tier
+from inkmill.diagnose.rig import Rig
+from inkmill.errors import InkmillError
+from inkmill.machine import cores, memory_left
+
+_OF_MEMORY = 0.75  # the rest is for batches on their way and for others
+_OF_DISK = 0.8
+_OF_GPU = 0.7  # the rest is for the step
+
+
+def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
+    """Return how many bytes of kept pictures each tier can hold, the spec's keep_gib included."""
+    most = int(dataset.keep_gib * 2**30)
+    memory = [left for left in (shared.bytes_left(), memory_left()) if left is not None]
+    folder = Path(dataset.keep_dir) if dataset.keep_dir else default_cache_dir()
+    while not folder.exists():
+        folder = folder.parent
+    found: dict[Tier, int] = {
+        "ram": min(most, int(_OF_MEMORY * min(memory, default=0))),
+        "disk": min(most, int(_OF_DISK * shutil.disk_usage(folder).free)),
+    }
+    if device.type == "cuda":
+        found["gpu"] = int(_OF_GPU * torch.cuda.mem_get_info(device)[0])
+    return found
+
+
+def measure_efficiency(plan: LoadPlan, stages: Stages, seconds: float) -> float:
+    """Return what a worker process does when there is one on each core, as a share of what it would do alone."""
+    count = cores()
+    if count < 2:
+        return 1.0
+    augment = stages.draw + (stages.augment if plan.engine == "cv" else 0.0)
+    alone = 1 / (stages.fresh + augment + stages.other)
+    with closing(make_loader(replace(plan, keep=Keep()), count)) as loader:
+        return min(1.0, max(0.1, _rate(loader, 2 * count, seconds) / (alone * count)))
+
+
+def measure_dali(rig: Rig, seconds: float) -> tuple[dict[str, float], list[str]]:
+    """Return the images a second that DALI makes by itself, by decode_on, and notes about what did not run.
+
+    It decodes and fits; augmentation is left to the torch engine, as in training.
+    """
+    plan = replace(rig.plan, keep=Keep())
+    if rig.device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
+        return {}, []
+    from inkmill.data.loaders.dali import DaliLoader
+
+    found: dict[str, float] = {}
+    notes = []
+    places: tuple[Literal["cpu", "mixed"], ...] = ("cpu", "mixed")
+    for decode_on in places:
+        try:
+            loader = DaliLoader(
+                replace(plan, engine="none"),
+                decode_on,
+                "gpu",
+                rig.device.index or 0,
+                cores(),
+            )
+            with closing(loader):
+                found[decode_on] = _rate(loader, 8, seconds)
+        except (InkmillError, RuntimeError) as error:
+            notes.append(f"loader=dali decode_on={decode_on} was not tried: {error}")
+    return found, notes
+
+
+def _rate(loader: Loader, skipped: int, seconds: float) -> float:
+    """Return images a second when nobody holds the loader up."""
+    images, number, began = 0, 0, perf_counter()
+    while True:
+        for batch in loader.views():
+            number += 1
+            if number == skipped:
+                images, began = 0, perf_counter()
+                continue
+            images += len(batch)
+            if number > skipped and perf_counter() - began > seconds:
+                if loader.on_device:
+                    torch.cuda.synchronize()
+                return images / (perf_counter() - began)

@@ -1,0 +1,277 @@
+"""`diagnose`: measure, name the limit, make the plan, prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+
+from inkmill.bench.stamp import machine_stamp
+from inkmill.config.results import results_folder
+from inkmill.config.spec import Spec
+from inkmill.data.decode import decode
+from inkmill.data.sample import Source
+from inkmill.diagnose.facts import Facts, Settings
+from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
+from inkmill.diagnose.look_around import measure_dali, measure_efficiency, room
+from inkmill.diagnose.plan import Plan, make_plan
+from inkmill.diagnose.quiet import own_core_seconds
+from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.sample import MOST_SAMPLES, Sampled, open_whole, take_sample
+from inkmill.diagnose.stages import StageTimes, measure_stages
+from inkmill.diagnose.steps import other_steps, settings_of, users_step
+from inkmill.diagnose.storage import Storage, measure_storage
+from inkmill.diagnose.trial import changed, open_warm, run_trial
+from inkmill.diagnose.verdict import Evidence, Verdict, judge
+from inkmill.diagnose.windows import Interval
+from inkmill.errors import DataError, InkmillError
+from inkmill.machine import busy_core_seconds, cores, memory_left
+
+Say = Callable[[str], None]
+
+SECONDS = 105.0
+"""All of it, so that with starting up it stays within two minutes."""
+
+_PASS = 0.04  # of the time, for one pass over the sample by the user's workers
+_THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
+_USUAL_EFFICIENCY = 0.85
+_OF_RAM = 0.6  # a set up to this share of the free memory stays in the page cache
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        verdict: the answer.
+        test, stages, storage: what was measured.
+        facts, plan: what the plan rests on, and the plan.
+        auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
+        measured: images a second of the trial; None where none ran.
+        machine: its stamp.
+        seconds: how long it all took.
+        notes: what was not measured and why.
+    """
+
+    verdict: Verdict
+    test: FixedBatch
+    stages: StageTimes
+    storage: Storage
+    facts: Facts
+    plan: Plan
+    auto: Plan
+    measured: Interval | None
+    machine: dict[str, Any]
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The keys of the spec that the plan changes."""
+        return self.plan.best.settings.overrides(self.plan.current.settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        storage = asdict(self.storage) | {"gain": self.storage.gain}
+        windows = {name: _plain(getattr(self.test, name)) for name in ("step", "repeated", "cached", "warm", "cold")}
+        return {
+            "verdict": {"name": self.verdict.name, "sentence": self.verdict.sentence, "change": self.verdict.change},
+            "stalls": {
+                stall.name: _plain(stall.seconds) | {"share": stall.share, "state": stall.state}
+                for stall in self.test.stalls
+            },
+            "seconds_a_step": windows | {"batch_size": self.test.batch_size},
+            "stages": {name: _plain(time) for name, time in self.stages.times.items()},
+            "storage": storage,
+            "plan": {"settings": asdict(self.plan.best.settings), "change": self.overrides, "why": self.plan.why}
+            | {"limit": self.plan.best.limit, "gain": self.plan.gain, "now": asdict(self.plan.current.settings)},
+            "predicted_images_per_s": self.plan.best.images_per_s,
+            "measured_images_per_s": None if self.measured is None else self.measured.mean,
+            "measured_now_images_per_s": self.test.images_per_s,
+            "machine": self.machine,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
+
+def diagnose(spec: Spec, say: Say, *, source: Source | None = None, seconds: float = SECONDS) -> Diagnosis:
+    """Find out what limits training with `spec` on this machine.
+
+    Args:
+        spec: the resolved spec.
+        say: prints one line.
+        source: all training samples, where they are not those that the spec names.
+        seconds: how long it may take, about.
+
+    Raises:
+        InkmillError: no data, a device that is not there, settings that cannot be.
+    """
+    return _Run(spec, say, seconds).run(open_whole(spec, say) if source is None else source)
+
+
+class _Run:
+    def __init__(self, spec: Spec, say: Say, seconds: float) -> None:
+        self.given = self.spec = spec
+        self.say, self.seconds = say, seconds
+        self.began = monotonic()
+        self.machine = machine_stamp()
+        self.notes: list[str] = []
+        self.folder = results_folder(spec, "diagnose")
+
+    def run(self, whole: Source) -> Diagnosis:
+        seconds = self.seconds
+        with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
+            self.kept = kept
+            sampled = _affordable(take_sample(self.spec, whole, self.say), self.spec, _PASS * seconds)
+            self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.keep_gib * 2**30)
+            rig = Rig(self.spec, sampled.prepared)
+            self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
+            try:
+                stages = measure_stages(rig, min(3.0, 0.08 * seconds))
+                test, others = self._test(rig)
+                storage = measure_storage(sampled.source, self.folder, min(6.0, 0.1 * seconds))
+                facts, current = self._facts(rig, sampled, stages, test, storage)
+            finally:
+                rig.close()
+            steps, notes = self._steps(sampled, facts)
+            facts = replace(facts, steps=(*facts.steps, *steps))
+            self.notes += notes
+            plan = make_plan(current, facts)
+            auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
+            plan, measured = self._prove(sampled, facts, plan, test)
+        evidence = Evidence(
+            test,
+            stages,
+            storage,
+            plan,
+            self.spec.train.num_epochs,
+            facts.page_cached,
+            facts.on_gpu,
+            bool(steps),
+            others,
+            self._convert_command(),
+        )
+        everything = (*self.notes, *test.notes, *storage.notes)
+        took = monotonic() - self.began
+        return Diagnosis(
+            judge(evidence), test, stages, storage, facts, plan, auto, measured, self.machine, took, everything
+        )
+
+    def _test(self, rig: Rig) -> tuple[FixedBatch, float | None]:
+        """Run the fixed-batch test; also return how many cores other programs used meanwhile."""
+        with open_warm(rig, 3 * _PASS * self.seconds) as loader:
+            began, busy, own = perf_counter(), busy_core_seconds(), own_core_seconds()
+            test = fixed_batch(rig, loader, min(25.0, 0.45 * self.seconds))
+            took, busy_after = perf_counter() - began, busy_core_seconds()
+            own = own_core_seconds() - own
+            self.notes += loader.stats.notes
+        if busy is None or busy_after is None:
+            return test, None
+        return test, max(0.0, (busy_after - busy - own) / took)
+
+    def _facts(
+        self, rig: Rig, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
+    ) -> tuple[Facts, Settings]:
+        plan, fit = rig.plan, rig.plan.fit
+        stages = times.as_stages(storage.wait_s)
+        if rig.device.type == "cuda" and stages.augment_gpu is None and plan.pipeline is None and fit.mode != "height":
+            stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
+        current = settings_of(self.spec, rig)
+        step = users_step(rig, test, current, stages.augment_gpu)
+        efficiency, dali = _USUAL_EFFICIENCY, dict[str, float]()
+        if self.seconds >= _THOROUGH_S:
+            efficiency = measure_efficiency(plan, stages, 1.5)
+            dali, notes = measure_dali(rig, 1.5)
+            self.notes += notes
+        elif cores() > 1:
+            self.notes.append(f"how workers slow each other down was not measured; {efficiency:.0%} is assumed")
+        width = fit.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
+        places = room(self.given.dataset, rig.device)
+        if fit.mode == "height":
+            places.pop("gpu", None)
+        facts = Facts(
+            stages,
+            (step,),
+            on_gpu=rig.device.type == "cuda",
+            cores=cores(),
+            samples=len(sampled.whole),
+            epochs=self.spec.train.num_epochs,
+            picture_bytes=round(fit.height * width * fit.channels),
+            ram_left=places["ram"],
+            disk_left=places["disk"],
+            gpu_left=places.get("gpu", 0),
+            efficiency=efficiency,
+            dali=dali,
+            pipeline=plan.pipeline is not None,
+            page_cached=len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0),
+        )
+        return facts, current
+
+    def _steps(self, sampled: Sampled, facts: Facts) -> tuple[list[Any], list[str]]:
+        if not facts.on_gpu or self.seconds < _THOROUGH_S:
+            return [], []
+        self.say("trying other ways to do the step")
+        return other_steps(self.spec, sampled, facts.steps[0], self.began + 0.8 * self.seconds)
+
+    def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval | None]:
+        """Train with the plan for a moment; a plan that does not hold is taken back."""
+        overrides = plan.best.settings.overrides(plan.current.settings)
+        spec = changed(self.spec, overrides)
+        room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(plan.best.settings.keep, 0)
+        spec = self._with_scaled_keep(spec, sampled, room_left)
+        if overrides:
+            self.say(f"trying the plan: {' '.join(f'{key}={value}' for key, value in overrides.items())}")
+        try:
+            measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds)
+        except (InkmillError, torch.OutOfMemoryError) as error:
+            self.notes.append(f"the plan was taken back, for it does not run here: {error}")
+            return replace(plan, best=plan.current, why="nothing better runs here", change={}, change_gain=1.0), None
+        if overrides and measured.high < test.images_per_s:
+            self.notes.append(
+                f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
+                f"and the settings as they are make {test.images_per_s:,.0f}"
+            )
+            return replace(
+                plan, best=plan.current, why="the settings as they are won", change={}, change_gain=1.0
+            ), None
+        return plan, measured
+
+    def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
+        """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""
+        spec = spec.model_copy(deep=True)
+        spec.dataset.keep_gib = max(1e-6, room_left / 2**30 * len(sampled.source) / len(sampled.whole))
+        spec.dataset.keep_dir = self.kept
+        return spec
+
+    def _convert_command(self) -> str:
+        sources = self.spec.dataset.sources("train")
+        if len(sources) != 1:
+            return "inkmill convert SOURCE DESTINATION --to shards, for each set"
+        path = Path(sources[0].path)
+        return f"inkmill convert {path} {path.parent / (path.name + '-shards')} --to shards"
+
+
+def _affordable(sampled: Sampled, spec: Spec, pass_s: float) -> Sampled:
+    """Cut the sample so that one pass over it takes so long, and is eight batches at least."""
+    began, done = perf_counter(), 0
+    for row in range(min(64, len(sampled.source))):
+        try:
+            decode(sampled.source.get(row).image, sampled.prepared.fit.channels)
+        except (DataError, OSError):
+            continue
+        done += 1
+        if perf_counter() - began > pass_s:
+            break
+    each = (perf_counter() - began) / max(1, done)
+    makers = max(1, min(spec.dataset.workers, cores()))
+    least = 8 * spec.dataset.batch_size
+    return sampled.cut(min(MOST_SAMPLES, max(least, int(pass_s * makers / each))))
+
+
+def _plain(time: Interval | None) -> dict[str, Any]:
+    return {} if time is None else {"mean": time.mean, "low": time.low, "high": time.high, "windows": time.count}

@@ -1,0 +1,145 @@
+"""Other ways to do the step: bf16, larger batches, a compiled backbone. Tried on the GPU at hand, never assumed."""
+
+from __future__ import annotations
+
+from time import monotonic, process_time
+from typing import Any
+
+import torch
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.config.spec import Spec
+from inkmill.diagnose.facts import Settings, Step
+from inkmill.diagnose.fixed_batch import FixedBatch
+from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.sample import Sampled
+
+COMPILE_S = 60.0
+"""A compiled backbone is tried where so much time is left."""
+
+_WORTH = 1.03
+_LARGEST_BATCH = 4096
+_FEWEST_STEPS = 20  # an epoch of fewer steps teaches little
+_CPU_STEPS = 3
+
+
+def users_step(rig: Rig, test: FixedBatch, current: Settings, augment_gpu: float | None) -> Step:
+    """Return the step of the user's settings, from the fixed-batch test; augmentation on the GPU is taken out."""
+    size = test.batch_size
+    batch = next(rig.repeated())
+    if rig.device.type == "cuda":
+        augmenting = (augment_gpu or 0.0) if batch.extra.get("table") is not None else 0.0
+        return _step(current, max(1e-9, test.step.mean / size - augmenting), rig.issue_s / size)
+    began = process_time()
+    for _ in range(_CPU_STEPS):
+        rig.step(batch)
+    return _step(current, test.step.mean / size, (process_time() - began) / _CPU_STEPS / size)
+
+
+def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> tuple[list[Step], list[str]]:
+    """Try other ways to do the step on a GPU, one after the other, each built on the best so far.
+
+    Args:
+        spec: the resolved spec.
+        sampled: the data.
+        users: the step of the user's settings.
+        until: `time.monotonic` when nothing new may begin.
+
+    Returns:
+        Those that ran, and notes about those that did not.
+    """
+    trials = _Trials(spec, sampled, until)
+    best = users
+    if users.precision == "fp32" and torch.cuda.is_bf16_supported():
+        best = trials.better(best, precision="bf16", channels_last=True)
+    elif not users.channels_last:
+        best = trials.better(best, channels_last=True)
+    while trials.room_for(2 * best.batch_size):
+        larger = trials.better(best, batch_size=2 * best.batch_size)
+        if larger is best:
+            break
+        best = larger
+    if not best.compile:
+        if until - monotonic() > COMPILE_S:
+            trials.better(best, compile=True)
+        else:
+            trials.notes.append("train.compile=true was not tried: too little time was left")
+    return trials.steps, trials.notes
+
+
+class _Trials:
+    def __init__(self, spec: Spec, sampled: Sampled, until: float) -> None:
+        self.spec, self.sampled, self.until = spec, sampled, until
+        self.steps: list[Step] = []
+        self.notes: list[str] = []
+        self.memory = 0  # the peak of the last trial, in bytes
+
+    def room_for(self, batch_size: int) -> bool:
+        """Whether a batch of this size makes sense and will fit, going by the last trial."""
+        if batch_size > _LARGEST_BATCH or len(self.sampled.whole) < batch_size * _FEWEST_STEPS:
+            return False
+        return 2 * self.memory < 0.9 * torch.cuda.mem_get_info()[1]
+
+    def better(self, best: Step, **changes: object) -> Step:
+        """Try `best` with changes; return it where it is faster, else `best`."""
+        if monotonic() > self.until:
+            return best
+        settings: dict[str, Any] = {"batch_size": best.batch_size, "precision": best.precision}
+        settings |= {"compile": best.compile, "channels_last": best.channels_last} | changes
+        spec = self.spec.model_copy(deep=True)
+        spec.dataset.augmentation = AugmentationSpec()  # measured by itself, and compiled for each size
+        spec.dataset.batch_size = settings["batch_size"]
+        for name in ("precision", "compile", "channels_last"):
+            setattr(spec.train, name, settings[name])
+        step = self._measured(spec)
+        if step is None:
+            return best
+        self.steps.append(step)
+        return step if best.seconds > step.seconds * _WORTH or best.host > step.host * _WORTH else best
+
+    def _measured(self, spec: Spec) -> Step | None:
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            rig = Rig(spec, self.sampled.prepared)
+            try:
+                batch = next(rig.repeated())
+                for _ in range(3):
+                    rig.step(batch)
+                rig.measure_issue(batch)
+                seconds = min(rig.queued_s(batch) for _ in range(3))
+                self.memory = torch.cuda.max_memory_allocated()
+                size = spec.dataset.batch_size
+                return _step(settings_of(spec, rig), seconds / size, rig.issue_s / size)
+            finally:
+                rig.close()
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            self.notes.append(f"dataset.batch_size={spec.dataset.batch_size} does not fit the GPU's memory")
+            return None
+
+
+def settings_of(spec: Spec, rig: Rig) -> Settings:
+    """Return what a spec's settings come to on this machine, `auto` filled in."""
+    dataset, train = spec.dataset, spec.train
+    precision = "fp32"
+    if rig.device.type == "cuda":
+        precision = train.precision
+        if precision == "auto":
+            precision = "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    return Settings(
+        loader="workers" if dataset.loader == "auto" else dataset.loader,
+        workers=dataset.workers,
+        keep=dataset.keep,
+        augment_on="gpu" if rig.plan.engine == "none" or dataset.keep == "gpu" else "cpu",
+        decode_on=dataset.decode_on,
+        batch_size=dataset.batch_size,
+        precision=precision,
+        compile=train.compile,
+        channels_last=train.channels_last,
+    )
+
+
+def _step(settings: Settings, seconds: float, host: float) -> Step:
+    return Step(
+        settings.batch_size, settings.precision, settings.compile, settings.channels_last, seconds=seconds, host=host
+    )
