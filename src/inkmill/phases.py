@@ -49,6 +49,6 @@ class Phases:
         return f"{self.total:.1f} s: " + ", ".join(f"{name} {share:.0%}" for name, (_, share) in shares)
 
     def as_dict(self) -> dict[str, float]:
-        """Return the seconds by phase and their `total`, in milliseconds' precision."""
-        seconds = {name: round(some, 3) for name, (some, _) in self.shares().items()}
-        return seconds | {"total": round(self.total, 3)}
+        """Return the seconds by phase and their `total`, to the microsecond."""
+        seconds = {name: round(some, 6) for name, (some, _) in self.shares().items()}
+        return seconds | {"total": round(self.total, 6)}

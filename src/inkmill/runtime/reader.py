@@ -21,6 +21,7 @@ from inkmill.data.decode import decode
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
+from inkmill.phases import Phases
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.decoder import Decoder
 
@@ -84,21 +85,37 @@ class BaseReader(ABC):
         """
         raise ConfigError("this reader gives only the best class of each step, and a beam or a lexicon needs all")
 
-    def texts(self, images: NDArray[np.uint8]) -> tuple[list[str], NDArray[np.float32]]:
+    def texts(self, images: NDArray[np.uint8], phases: Phases | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """Return texts and confidences, float32 (B,), of fitted uint8 BHWC images of one width."""
+        phases = phases or Phases()
         if self.decoder.wants_all:
-            texts, confidences = self.decoder.all(self.probabilities(images))
+            probabilities = self.probabilities(images)
+            phases.lap("forward")
+            texts, confidences = self.decoder.all(probabilities)
         else:
-            texts, confidences = self.decoder.best(*self.classify(images))
+            best = self.classify(images)
+            phases.lap("forward")
+            texts, confidences = self.decoder.best(*best)
+        phases.lap("decode")
         if not np.isfinite(confidences).all():
             raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
         return texts, confidences
 
-    def read_batches(self, loader: Iterable[Batch]) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
-        """Yield every batch of a loader, but empty ones, with its texts and confidences."""
+    def read_batches(
+        self, loader: Iterable[Batch], phases: Phases | None = None
+    ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
+        """Yield every batch of a loader, but empty ones, with its texts and confidences.
+
+        `phases` gets the seconds; what the consumer does with a batch counts as the metric's.
+        """
+        phases = phases or Phases()
+        phases.start()
         for batch in loader:
+            phases.lap("loader")
             if len(batch):
-                yield batch, *self.texts(batch.images)
+                yield batch, *self.texts(batch.images, phases)
+                phases.lap("metric")
+        phases.lap("loader")
 
     def described(self) -> str:
         """Return in one line where the model runs and how texts are chosen."""

@@ -22,6 +22,7 @@ from inkmill.data.sources import open_source
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.metrics.recognition import RecognitionScores, score
+from inkmill.phases import Phases
 from inkmill.report import Page, Picture
 from inkmill.runtime.reader import BaseReader
 from inkmill.text.normalise import Normaliser
@@ -75,17 +76,22 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         for one in specs:
             source = open_source(one, label_pattern=spec.dataset.label_pattern)
             sources[fresh_name(source.name, sources)] = source
-        rows = [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console)]
-        metrics = _metrics(rows, list(sources)) | {"checkpoint": str(checkpoint)}
+        phases = Phases()
+        each = (_read_set(reader, spec, name, source, console, phases) for name, source in sources.items())
+        rows = [row for some in each for row in some]
+        phases.start()
+        metrics = _metrics(rows, list(sources))
+        phases.lap("metric")
+        metrics |= {"checkpoint": str(checkpoint), "seconds": phases.as_dict()}
         write_json_atomic(results.folder / "metrics.json", metrics)
         write_text_atomic(results.folder / "predictions.csv", _as_csv(rows))
         _error_page(results, rows, sources, metrics, spec.evaluate.worst)
-        _show(console, metrics, results)
+        _show(console, metrics, phases, results)
         results.status("RUNNING", "evaluated", kpi={"test_acc": metrics["word_accuracy"], "cer": metrics["cer"]})
     return metrics
 
 
-def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console: Console) -> list[Row]:
+def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console: Console, phases: Phases) -> list[Row]:
     if len(source) == 0:
         raise DataError(f"{name}: the test set is empty")
     normaliser = Normaliser(reader.card.normalise)
@@ -94,7 +100,7 @@ def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:
-        for batch, texts, confidences in reader.read_batches(loader):
+        for batch, texts, confidences in reader.read_batches(loader, phases):
             truths = normaliser.apply_all(batch.texts)
             columns = zip(batch.index.tolist(), batch.keys, truths, texts, confidences.tolist(), strict=True)
             for index, key, truth, text, confidence in columns:
@@ -154,7 +160,7 @@ def _picture(row: Row, source: Source) -> Picture:
     return Picture(image, f"{row.truth!r}\nread as {row.text!r} ({row.confidence:.2f})\n{row.key}", "wrong")
 
 
-def _show(console: Console, metrics: dict[str, Any], results: Results) -> None:
+def _show(console: Console, metrics: dict[str, Any], phases: Phases, results: Results) -> None:
     table = Table()
     for heading in ("set", "images", "words", "any case", "36 chars", "CER", "1-NED"):
         table.add_column(heading, justify="left" if heading == "set" else "right")
@@ -165,4 +171,8 @@ def _show(console: Console, metrics: dict[str, Any], results: Results) -> None:
         )
         table.add_row(name, f"{s['samples']:,}", *(f"{share:.2%}" for share in shares))
     console.print(table)
+    took = Table("time", *phases.shares(), "all")
+    took.add_row("seconds", *(f"{some:.1f}" for some, _ in phases.shares().values()), f"{phases.total:.1f}")
+    took.add_row("share", *(f"{share:.0%}" for _, share in phases.shares().values()), "")
+    console.print(took)
     console.print(f"metrics.json, predictions.csv and errors.html are in {results.folder}", highlight=False)

@@ -81,12 +81,14 @@ class TorchReader(BaseReader):
         found: NDArray[np.float32] = scores.float().softmax(dim=2).cpu().numpy()
         return found
 
-    def read_batches(self, loader: Iterable[Batch]) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
+    def read_batches(
+        self, loader: Iterable[Batch], phases: Phases | None = None
+    ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
         """See BaseReader; on a GPU one batch is always in flight, as long as the best classes are enough."""
         if self.decoder.free and isinstance(loader, Loader):
-            yield from read_loader(self.model, DeviceLoader(loader, self.device), self.codec)
+            yield from read_loader(self.model, DeviceLoader(loader, self.device), self.codec, phases=phases)
         else:
-            yield from super().read_batches(loader)
+            yield from super().read_batches(loader, phases)
 
 
 def best_device() -> str:
