@@ -1,6 +1,6 @@
 """Images a second of `inkmill train` by the number of GPUs.
 
-    python benchmarks/gpus.py [--images 131072] [--gpus 1,2] [--json FILE]
+    python benchmarks/gpus.py [--images 49152] [--gpus 1,2] [--json FILE]
 
 Trains OCRNet (ResNet, 2 BiLSTM, CTC, 3x32x100, bf16, 1024 images a batch and GPU) on rendered JPEG word crops, streamed
 from an LMDB, with the strong augmentation on the GPUs. Each count of GPUs is a run of the command in a process of its
@@ -28,13 +28,13 @@ from inkmill.bench.stamp import cores, in_words, machine_stamp
 sys.path.insert(0, str(Path(__file__).parent))
 from train_speed import epochs_of_the_command, models
 
-EPOCHS = 5
+EPOCHS = 4
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=131_072)
+    parser.add_argument("--images", type=int, default=49_152)
     parser.add_argument("--gpus", default="1,2")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

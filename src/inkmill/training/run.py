@@ -145,6 +145,9 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     if precision == "auto":
         precision = "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     several = len(wanted) * settings.num_nodes > 1 or "WORLD_SIZE" in os.environ
+    if several and hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+        # Fabric wraps the model on a stream of its own, as DDP's authors advise; torch warns of it in the first step.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     fabric = Fabric(
         accelerator="cuda",
         devices=wanted,
