@@ -33,7 +33,7 @@ def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path) -> None:
         inkmill.load(tmp_path / "notes.txt")
 
 
-@pytest.mark.parametrize("key", ["quantize", "pruned_graph_path", "quantize_model_path"])
+@pytest.mark.parametrize("key", ["quantize", "quantize_model_path"])
 def test_training_that_is_not_there_yet_is_refused_and_not_replaced(key: str, tmp_path: Path) -> None:
     value = True if key == "quantize" else "pruned.pth"
     with pytest.raises(ConfigError, match=f"model.{key}: inkmill cannot train"):

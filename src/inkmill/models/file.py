@@ -90,7 +90,7 @@ def load_reader(
         ModelFileError: missing, damaged, encrypted with another key, or its weights do not fit its card.
     """
     weights, card = read_weights(path, key)
-    cuts = _fitting_cuts(path, card, weights)
+    cuts = fitting_cuts(path, card, weights)
     model = _build(path, card)
     cut(model, cuts)
     _load_weights(path, model, weights)
@@ -101,8 +101,14 @@ def load_reader(
     return model.to(device).eval(), card
 
 
-def _fitting_cuts(path: Path, card: ReaderCard, weights: Mapping[str, Tensor]) -> Cuts:
-    """Return what was pruned; found on a model without memory, for a card may promise more than the file holds."""
+def fitting_cuts(path: Path, card: ReaderCard, weights: Mapping[str, Tensor]) -> Cuts:
+    """Return by how much a pruned file's tensors are smaller than its card's, nothing for a whole one.
+
+    Found on a model without memory, for a card may promise more than the file holds.
+
+    Raises:
+        ModelFileError: the weights do not fit the card.
+    """
     with torch.device("meta"):
         whole = _build(path, card)
     cuts = find_cuts(whole.state_dict(), weights)

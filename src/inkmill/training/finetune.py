@@ -19,9 +19,11 @@ from torch import Tensor
 from inkmill.crypt import Key
 from inkmill.errors import CharsetError, ConfigError, ModelFileError
 from inkmill.models.clova_names import in_our_names
-from inkmill.models.file import read_any
+from inkmill.models.file import fitting_cuts, read_any
 from inkmill.models.heads import AttentionHead, CTCHead
+from inkmill.models.narrow import cut, runs
 from inkmill.models.recognizer import Recognizer
+from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
 
 WRAPPERS = ("state_dict", "model", "net", "model_state_dict")
@@ -30,6 +32,11 @@ PREFIXES = ("module.", "model.", "_orig_mod.")
 """What DataParallel, Lightning and torch.compile put before every name."""
 TELLING = {"head.cell.weight_ih": "Attn", "head.queries": "Slots"}
 """Tensors that tell the head of a file without a card."""
+ARCHITECTURE = (
+    *("TPS", "num_fiducial", "backbone", "feature_channel", "sequence", "sequence_layers", "hidden_size"),
+    *("prediction", "input_channel"),
+)
+"""What must be as in the file where that is pruned: its sizes are those of single layers."""
 SHOWN = 8
 """How many tensors that start anew the report names."""
 
@@ -40,6 +47,7 @@ class RemapReport:
 
     Attributes:
         taken: tensors copied as they are.
+        smaller: tensors that were cut to the size they have in a pruned file.
         head_kept: characters whose head weights were taken.
         head_new: characters that start anew.
         fresh: tensors of the model that start anew, with the reason.
@@ -47,6 +55,7 @@ class RemapReport:
     """
 
     taken: int = 0
+    smaller: int = 0
     head_kept: str = ""
     head_new: str = ""
     fresh: dict[str, str] = field(default_factory=dict)
@@ -55,6 +64,8 @@ class RemapReport:
     def lines(self) -> list[str]:
         """Return the report as lines for the console."""
         lines = [f"{self.taken} tensors taken, {len(self.fresh)} start anew, {len(self.unused)} of the file unused"]
+        if self.smaller:
+            lines.append(f"pruned: {self.smaller} tensors are smaller than the spec's model has them, as in the file")
         if self.head_kept or self.head_new:
             lines.append(
                 f"head matched by character: {len(self.head_kept)} kept, {len(self.head_new)} new"
@@ -75,6 +86,7 @@ class _Source:
     weights: dict[str, Tensor]
     prediction: str
     charset: Charset | None
+    card: ReaderCard | None = None
 
     def head_differs(self, model: Recognizer) -> str:
         """Return why no row of the head can be taken, or nothing."""
@@ -104,21 +116,22 @@ def start_from(
         model: a fresh recogniser; changed in place.
         charset: its characters.
         path: a .safetensors or .pth file of inkmill, or a state_dict of another program; the names of CLOVA's
-            deep-text-recognition-benchmark and TAO OCRNet are understood.
+            deep-text-recognition-benchmark and TAO OCRNet are understood. A pruned file of inkmill makes `model` as
+            narrow as it is.
         listed: the characters of such a state_dict, in class order; without them its head is not taken.
         key: opens an encrypted file.
 
     Raises:
         ModelFileError: the file cannot be read, or nothing in it fits this model.
         CharsetError: `listed` has another number of characters than the file.
-        ConfigError: `listed` for a file that holds its characters itself.
+        ConfigError: `listed` for a file that holds its characters itself; a pruned file of another architecture.
     """
     source = _open(path, listed, key)
+    report = RemapReport(smaller=_narrow(model, source, path))
     weights, old = source.weights, source.charset
     count = len(weights)
     axes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}
     match = None if old is None or source.head_differs(model) else _match(model.head.specials, charset, old)
-    report = RemapReport()
     for name, tensor in model.state_dict().items():
         theirs = weights.pop(name, None)
         if theirs is None:
@@ -149,7 +162,7 @@ def _open(path: Path, listed: Charset | None, key: Key | None) -> _Source:
     if card is not None:
         if listed is not None:
             raise ConfigError(f"{path} holds its characters itself: leave train.pretrained_character_list out")
-        return _Source(state, card.model.prediction, card.characters())
+        return _Source(state, card.model.prediction, card.characters(), card)
     weights = in_our_names(_tensors(state))
     if not weights:
         raise ModelFileError(f"{path}: holds no weights; give a checkpoint or a state_dict")
@@ -157,6 +170,22 @@ def _open(path: Path, listed: Charset | None, key: Key | None) -> _Source:
     if listed is not None:
         _check_count(path, weights, prediction, listed)
     return _Source(weights, prediction, listed)
+
+
+def _narrow(model: Recognizer, source: _Source, path: Path) -> int:
+    """Make `model` as narrow as a pruned file, and return how many of its tensors that changes."""
+    if source.card is None:
+        return 0
+    cuts = fitting_cuts(path, source.card, source.weights)
+    theirs, ours = source.card.model, model.spec
+    differ = [name for name in ARCHITECTURE if getattr(theirs, name) != getattr(ours, name)]
+    if cuts and differ:
+        settings = " ".join(f"model.{name}={str(getattr(theirs, name)).replace('True', 'true')}" for name in differ)
+        raise ConfigError(f"{path} is pruned, so the model must be the one it was pruned from: give {settings}")
+    cut(model, cuts)
+    if cuts and not runs(model):
+        raise ModelFileError(f"{path}: some of its weights are smaller than its card's, and not as pruning leaves them")
+    return len(cuts)
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:

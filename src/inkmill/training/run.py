@@ -21,7 +21,8 @@ from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
-from inkmill.models.file import load_checkpoint
+from inkmill.models.file import fitting_cuts, load_checkpoint, read_any
+from inkmill.models.narrow import cut, find_cuts
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
@@ -77,9 +78,9 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
 
 def _refuse_what_is_not_there_yet(spec: Spec) -> None:
     """TAO's keys are accepted; those that ask for another kind of training must not quietly give an ordinary one."""
-    for key in ("quantize", "pruned_graph_path", "quantize_model_path"):
+    for key in ("quantize", "quantize_model_path"):
         if getattr(spec.model, key):
-            raise ConfigError(f"model.{key}: inkmill cannot train quantised or pruned models yet; leave the key out")
+            raise ConfigError(f"model.{key}: inkmill cannot train quantised models yet; leave the key out")
 
 
 def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
@@ -91,21 +92,23 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
     try:
         key = find_key(spec.encryption_key)
         checkpoint = _checkpoint(spec, folder)
-        seed = _seed(spec, fabric, checkpoint, key, reporter)
+        state = load_checkpoint(checkpoint, key) if checkpoint is not None else None
+        seed = _seed(spec, fabric, state, reporter)
         if not fabric.is_global_zero:
             fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
         prepared = prepare(spec, folder / "check", reporter.say)
         if fabric.is_global_zero:
             fabric.barrier()
-        model = _model(spec, prepared, key, reporter, starts=checkpoint is None)
+        model = _model(spec, prepared, key, reporter, state)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             for loader in (loaders[0], *loaders[1].values()):
                 for line in loader.stats.notes:
                     reporter.say(line)
             reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
-            if checkpoint is not None:
-                _resume(loop, spec, checkpoint, key, reporter)
+            if checkpoint is not None and state is not None:
+                _resume(loop, spec, checkpoint, state, reporter)
+                state = None  # as large as the model and its optimiser
             progress = loop.run()
         return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
     finally:
@@ -160,12 +163,12 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     return fabric, f"training on {fabric.world_size} x {name}, {precision}"
 
 
-def _seed(spec: Spec, fabric: Fabric, checkpoint: Path | None, key: Key | None, reporter: Reporter) -> int:
+def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, reporter: Reporter) -> int:
     seed = spec.train.seed
     if seed < 0:
         seed = secrets.randbelow(2**31)
-        if checkpoint is not None:  # a run that resumes goes on in the order it began with
-            seed = load_checkpoint(checkpoint, key).get("loader", {}).get("seed", seed)
+        if state is not None:  # a run that resumes goes on in the order it began with
+            seed = state.get("loader", {}).get("seed", seed)
         seed = int(fabric.broadcast(seed))
         reporter.say(f"seed {seed}")
     torch.manual_seed(seed)  # the same on every rank: the weights must start alike
@@ -177,11 +180,25 @@ def _checkpoint(spec: Spec, folder: Path) -> Path | None:
     return Path(asked) if asked else find_latest(folder)
 
 
-def _model(spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, starts: bool) -> Recognizer:
+def _model(
+    spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, state: dict[str, Any] | None
+) -> Recognizer:
     """Return the model; only a run that starts takes pretrained weights, for one that resumes has its own."""
-    pretrained = starts and spec.model.backbone_pretrained
-    settings = spec.model.model_copy(update={"backbone_pretrained": pretrained})
+    starts = state is None
+    settings = spec.model.model_copy(update={"backbone_pretrained": starts and spec.model.backbone_pretrained})
     model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
+    path, told = _first_weights(spec), []
+    if state is not None:
+        _as_narrow_as(state, model, path, key)
+    elif path is not None:
+        listed = None
+        if spec.train.pretrained_character_list:
+            listed = Charset.from_file(spec.train.pretrained_character_list)
+        report = start_from(model, prepared.charset, path, listed, key)
+        told = [
+            f"fine-tuning from {path}",
+            *(f"  {line}" for line in (*(listed.notes if listed else ()), *report.lines())),
+        ]
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     reporter.say(
         f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
@@ -189,19 +206,38 @@ def _model(spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, 
         f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
         f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_fit})"
     )
-    if starts and spec.train.pretrained_model_path:
-        listed = None
-        if spec.train.pretrained_character_list:
-            listed = Charset.from_file(spec.train.pretrained_character_list)
-        report = start_from(model, prepared.charset, Path(spec.train.pretrained_model_path), listed, key)
-        reporter.say(f"fine-tuning from {spec.train.pretrained_model_path}")
-        for line in [*(listed.notes if listed else ()), *report.lines()]:
-            reporter.say(f"  {line}")
+    for line in told:
+        reporter.say(line)
     return model
 
 
-def _resume(loop: TrainingLoop, spec: Spec, path: Path, key: Key | None, reporter: Reporter) -> None:
-    state = load_checkpoint(path, key)
+def _first_weights(spec: Spec) -> Path | None:
+    """Return the file that a run starts from; TAO's key for a pruned one means the same as the general one."""
+    given = {path for path in (spec.train.pretrained_model_path, spec.model.pruned_graph_path) if path}
+    if len(given) > 1:
+        raise ConfigError(
+            "train.pretrained_model_path and model.pruned_graph_path name different files; a run starts from one: "
+            "leave the other key out"
+        )
+    return Path(given.pop()) if given else None
+
+
+def _as_narrow_as(state: dict[str, Any], model: Recognizer, path: Path | None, key: Key | None) -> None:
+    """Give `model` the sizes of a checkpoint's layers; refuse one that did not begin with the pruned file `path`."""
+    cuts = find_cuts(model.state_dict(), state.get("model", {}))
+    cut(model, cuts)
+    if path is None or not path.is_file():  # what a run began with may be gone by now
+        return
+    weights, card = read_any(path, key)
+    pruned = fitting_cuts(path, card, weights) if card is not None else {}
+    if any(cuts.get(name) != less for name, less in pruned.items()):
+        raise ConfigError(
+            f"results_dir holds the checkpoint of a run that began with another model than the pruned {path}: give "
+            "another results_dir, or leave the file out to go on with that run"
+        )
+
+
+def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], reporter: Reporter) -> None:
     if "progress" not in state:
         raise ModelFileError(
             f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"
