@@ -262,7 +262,7 @@ def test_evaluate_counts_what_cannot_be_read_as_wrong_and_writes_its_files(
     )
     by_batch = evaluate(spec)
     spec.evaluate.batch_size = 7
-    assert evaluate(spec) == by_batch
+    assert evaluate(spec) | {"seconds": None} == by_batch | {"seconds": None}
     assert by_batch["samples"] == 241
     assert [one["samples"] for one in by_batch["sets"].values()] == [120, 121]
     folder = tmp_path / "evaluate"
