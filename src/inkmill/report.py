@@ -107,8 +107,11 @@ class Page:
 
     def add_bars(self, labels: Sequence[str], counts: Sequence[float], caption: str = "") -> None:
         """Add a bar chart: one bar a label; pointing at a bar shows its label and count."""
-        chart = f"{_bars(labels, counts)}<figcaption>{escape(caption)}</figcaption>"
-        self._parts.append(f'<figure class="chart">{chart}</figure>')
+        self.add_chart(_bars(labels, counts), caption)
+
+    def add_chart(self, svg: str, caption: str = "") -> None:
+        """Add a drawing; whatever text is in it must have gone through `escape`."""
+        self._parts.append(f'<figure class="chart">{svg}<figcaption>{escape(caption)}</figcaption></figure>')
 
     def add_pictures(self, pictures: Iterable[Picture]) -> None:
         """Add a contact sheet; a picture that cannot be decoded is replaced by the reason."""

@@ -27,6 +27,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "infer": ("inference", "predict"),
     "prune": (),
     "export": (),
+    "diagnose": (),
     "bench": (),
     "spec": (),
 }

@@ -11,6 +11,8 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,13 @@ import numpy as np
 
 from inkmill.data.sample import Source
 from inkmill.data.sources import Subset, files_of, release
+from inkmill.errors import DataError
 
 MOST_LEFT = 0.1
 """Reading counts as cold where at most this share of the looked-up pages is still in memory."""
+
+READERS = 16
+"""Threads that read at a time."""
 
 _LOOKS = 400  # pages looked up, over all files
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -73,6 +79,17 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
         why = f"{left:.0%} of the pages stayed in memory (another program has them open, or the file system keeps them)"
         return Dropped(False, why, len(files), size)
     return Dropped(True, "", len(files), size)
+
+
+def read_all(source: Source, index: Sequence[int]) -> None:
+    """Read samples, so that their files are in the page cache; those that cannot be read are left out."""
+
+    def read(row: int) -> None:
+        with suppress(DataError, OSError):
+            source.get(row)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        list(pool.map(read, index, chunksize=1))
 
 
 def _drop(file: Path, written: bool) -> int:

@@ -104,6 +104,7 @@ class Facts:
         efficiency: what a worker does when all cores work, as a share of what it does alone.
         dali: images a second that DALI makes by itself, by decode_on.
         pipeline: the augmentation is foreign code that runs on the CPU only.
+        free_cores: of the cores, what other programs leave; None: all.
         page_cached: after the first epoch the files are read from memory.
     """
 
@@ -120,6 +121,7 @@ class Facts:
     efficiency: float = 1.0
     dali: Mapping[str, float] = field(default_factory=dict)
     pipeline: bool = False
+    free_cores: float | None = None
     page_cached: bool = False
 
     @property

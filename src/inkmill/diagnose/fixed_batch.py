@@ -23,7 +23,7 @@ import numpy as np
 
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
-from inkmill.diagnose.cold import drop
+from inkmill.diagnose.cold import drop, read_all
 from inkmill.diagnose.quiet import until_quiet
 from inkmill.diagnose.rig import Rig, for_ever
 from inkmill.diagnose.windows import Interval, Rounds, difference, exactly, in_rounds, interval
@@ -39,6 +39,7 @@ CLEAR = 0.10
 _PARTS_OF_BUDGET = 40  # windows that fit the time for measuring
 _SHORTEST_S, _LONGEST_S = 0.04, 0.6
 _FEWEST_STEPS = 3
+_EPOCH = 1000  # whose first batches every window takes: each reads the same samples
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,11 @@ class _Test:
         self.window_s = min(max(seconds / _PARTS_OF_BUDGET, _SHORTEST_S), _LONGEST_S)
         self.makers = rig.spec.dataset.workers
         self.batch = next(rig.repeated())
-        self.epoch = 1000
         self.notes: list[str] = []
 
     def run(self) -> FixedBatch:
         self.steps = self._calibrate()
+        self.rows = self._rows_of_a_window()
         cached = for_ever(self.rig.cached)
         feeds = {
             "repeated": _Feed(lambda: self._window(iter(lambda: self.batch, None), self.steps)),
@@ -162,9 +163,9 @@ class _Test:
         return took / done, ((waited_for_core() or 0.0) - core) / done, (stats.waited_s - waited) / done
 
     def _warm(self) -> tuple[float, float, float]:
-        """Start an epoch anew: what was made ahead during other windows must not count as made in this one."""
-        self.epoch += 1
-        self.loader.set_epoch(self.epoch)
+        """Start the epoch anew: what was made ahead during other windows must not count as made in this one."""
+        self.loader.set_epoch(_EPOCH + 1)  # another one, or it would go on where it stands
+        self.loader.set_epoch(_EPOCH)
         batches = for_ever(self.loader)
         until = perf_counter() + 2 * self.window_s
         for _ in range(self.makers + 1):  # the first ones come together, one from each worker
@@ -172,23 +173,23 @@ class _Test:
             if perf_counter() > until:
                 break
         found = self._window(batches, max(self.steps, 2 * self.makers))
-        self.loader.set_epoch(self.epoch + 1)
         until_quiet()
         return found
 
     def _cold(self) -> tuple[float, float, float]:
-        rows = self._rows_to_come()
-        if not drop(self.loader.plan.source, rows).cold:  # workers have them mapped
+        if not drop(self.loader.plan.source, self.rows).cold:  # workers have them mapped
             self.loader.close()
-            drop(self.loader.plan.source, rows)
-        return self._warm()
+            drop(self.loader.plan.source, self.rows)
+        found = self._warm()
+        read_all(self.loader.plan.source, self.rows)
+        return found
 
-    def _rows_to_come(self) -> list[int]:
-        """Return the samples that the next window may read, those made ahead included."""
-        plan = self.loader.plan
-        order, batches = plan.order(), self.steps + 8 * (self.makers + 1)
-        rows = [order.rows(self.epoch + 1, number) for number in range(min(len(order), batches))]
-        return np.concatenate(rows).tolist() if batches < len(order) else list(range(len(plan.source)))
+    def _rows_of_a_window(self) -> list[int]:
+        """Return the samples that a window may read, those made ahead included."""
+        order = self.loader.plan.order()
+        batches = min(len(order), max(self.steps, 2 * self.makers) + 8 * (self.makers + 1))
+        found: list[int] = np.concatenate([order.rows(_EPOCH, number) for number in range(batches)]).tolist()
+        return found
 
     def _can_be_cold(self) -> bool:
         """Try it once; kept pictures are read from no file."""
@@ -196,7 +197,8 @@ class _Test:
             self.notes.append("pictures are kept, so files are read in the first epoch only: no cold figures")
             return False
         self.loader.close()
-        dropped = drop(self.loader.plan.source, range(len(self.loader.plan.source)))
+        dropped = drop(self.loader.plan.source, self.rows)
+        read_all(self.loader.plan.source, self.rows)
         if not dropped.cold:
             self.notes.append(f"no cold figures: {dropped.why_not}")
         return dropped.cold

@@ -91,7 +91,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     return {
         "step": device,
         "workers": (each + wait) / makers,
-        "cores": (each + step.host) / facts.cores,
+        "cores": (each + step.host) / (facts.cores if facts.free_cores is None else facts.free_cores),
         **({"host": step.host} if facts.on_gpu else {}),
     }
 

@@ -16,6 +16,7 @@ from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.decode import decode
 from inkmill.data.sample import Source
+from inkmill.diagnose.cold import read_all
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
 from inkmill.diagnose.look_around import measure_dali, measure_efficiency, room
@@ -53,6 +54,8 @@ class Diagnosis:
         facts, plan: what the plan rests on, and the plan.
         auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
         measured: images a second of the trial; None where none ran.
+        others_cores: how many cores other programs used meanwhile; None: unknown.
+        device: what was trained on.
         machine: its stamp.
         seconds: how long it all took.
         notes: what was not measured and why.
@@ -66,6 +69,8 @@ class Diagnosis:
     plan: Plan
     auto: Plan
     measured: Interval | None
+    others_cores: float | None
+    device: torch.device
     machine: dict[str, Any]
     seconds: float
     notes: tuple[str, ...]
@@ -93,7 +98,7 @@ class Diagnosis:
             "predicted_images_per_s": self.plan.best.images_per_s,
             "measured_images_per_s": None if self.measured is None else self.measured.mean,
             "measured_now_images_per_s": self.test.images_per_s,
-            "machine": self.machine,
+            "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
             "notes": list(self.notes),
         }
@@ -127,15 +132,18 @@ class _Run:
         seconds = self.seconds
         with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
             self.kept = kept
-            sampled = _affordable(take_sample(self.spec, whole, self.say), self.spec, _PASS * seconds)
+            sampled = take_sample(self.spec, whole, self.say)
+            storage = measure_storage(sampled.source, self.folder, min(6.0, 0.1 * seconds))
+            sampled = _affordable(sampled, self.spec, storage, _PASS * seconds)
+            read_all(sampled.source, range(len(sampled.source)))
             self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.keep_gib * 2**30)
             rig = Rig(self.spec, sampled.prepared)
             self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:
                 stages = measure_stages(rig, min(3.0, 0.08 * seconds))
                 test, others = self._test(rig)
-                storage = measure_storage(sampled.source, self.folder, min(6.0, 0.1 * seconds))
                 facts, current = self._facts(rig, sampled, stages, test, storage)
+                facts = replace(facts, free_cores=max(0.5, facts.cores - (others or 0.0)))
             finally:
                 rig.close()
             steps, notes = self._steps(sampled, facts)
@@ -159,7 +167,19 @@ class _Run:
         everything = (*self.notes, *test.notes, *storage.notes)
         took = monotonic() - self.began
         return Diagnosis(
-            judge(evidence), test, stages, storage, facts, plan, auto, measured, self.machine, took, everything
+            judge(evidence),
+            test,
+            stages,
+            storage,
+            facts,
+            plan,
+            auto,
+            measured,
+            others,
+            rig.device,
+            self.machine,
+            took,
+            everything,
         )
 
     def _test(self, rig: Rig) -> tuple[FixedBatch, float | None]:
@@ -256,8 +276,8 @@ class _Run:
         return f"inkmill convert {path} {path.parent / (path.name + '-shards')} --to shards"
 
 
-def _affordable(sampled: Sampled, spec: Spec, pass_s: float) -> Sampled:
-    """Cut the sample so that one pass over it takes so long, and is eight batches at least."""
+def _affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
+    """Cut the sample so that reading it cold takes so long, and so does making its batches; two batches at least."""
     began, done = perf_counter(), 0
     for row in range(min(64, len(sampled.source))):
         try:
@@ -267,10 +287,9 @@ def _affordable(sampled: Sampled, spec: Spec, pass_s: float) -> Sampled:
         done += 1
         if perf_counter() - began > pass_s:
             break
-    each = (perf_counter() - began) / max(1, done)
     makers = max(1, min(spec.dataset.workers, cores()))
-    least = 8 * spec.dataset.batch_size
-    return sampled.cut(min(MOST_SAMPLES, max(least, int(pass_s * makers / each))))
+    each = max((perf_counter() - began) / max(1, done) / makers, (storage.cold_s or 0.0) / storage.at_a_time)
+    return sampled.cut(min(MOST_SAMPLES, max(2 * spec.dataset.batch_size, int(pass_s / each))))
 
 
 def _plain(time: Interval | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def users_step(rig: Rig, test: FixedBatch, current: Settings, augment_gpu: float
     began = process_time()
     for _ in range(_CPU_STEPS):
         rig.step(batch)
-    return _step(current, test.step.mean / size, (process_time() - began) / _CPU_STEPS / size)
+    return _step(current, test.repeated.mean / size, (process_time() - began) / _CPU_STEPS / size)
 
 
 def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> tuple[list[Step], list[str]]:

@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,12 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.convert import convert
 from inkmill.data.sample import Source
 from inkmill.data.sources import FolderSource, Mix, Subset, files_of, open_source
-from inkmill.diagnose.cold import drop
+from inkmill.diagnose.cold import READERS, drop, read_all
 from inkmill.errors import DataError, OutputError
 
 WORTH_CONVERTING = 1.5
 """Reading must get faster by this factor before converting is recommended."""
 
-_READERS = 16
 _FEWEST = 8
 _SHARD_BYTES = 32 << 20
 _SHARD_SAMPLES = 2000
@@ -158,18 +156,12 @@ def _read(source: Source, rows: Sequence[int], seconds: float) -> tuple[float, l
 
 def _concurrency(source: Source, rows: Sequence[int], alone: float, seconds: float) -> tuple[float, Sequence[int]]:
     """Return how many cold reads are served at a time, and which samples were read for it."""
-    if len(rows) < 2 * _READERS:
+    if len(rows) < 2 * READERS:
         return 1.0, []
-    chosen = rows[: max(2 * _READERS, round(seconds / alone * _READERS / 2))]
-
-    def get(row: int) -> None:
-        with suppress(DataError, OSError):
-            source.get(row)
-
+    chosen = rows[: max(2 * READERS, round(seconds / alone * READERS / 2))]
     began = perf_counter()
-    with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(get, chosen))
-    return min(float(_READERS), max(1.0, alone * len(chosen) / (perf_counter() - began))), chosen
+    read_all(source, chosen)
+    return min(float(READERS), max(1.0, alone * len(chosen) / (perf_counter() - began))), chosen
 
 
 def _from_shard(part: Source, scratch: Path, seconds: float) -> tuple[float | None, str]:

@@ -26,6 +26,7 @@ from inkmill.models.narrow import cut, find_cuts
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
+from inkmill.training.auto_plan import with_plan
 from inkmill.training.batches import open_loaders
 from inkmill.training.checkpoint import find_latest
 from inkmill.training.finetune import start_from
@@ -100,6 +101,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         if fabric.is_global_zero:
             fabric.barrier()
         model = _model(spec, prepared, key, reporter, state)
+        spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             for loader in (loaders[0], *loaders[1].values()):
                 for line in loader.stats.notes:
