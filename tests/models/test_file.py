@@ -86,13 +86,16 @@ def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card:
         load_reader(path, key=Key("another"))
 
 
-def test_a_flipped_bit_in_a_weight_is_damage(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
-    path = tmp_path / "reader.safetensors"
-    save_reader(path, model.state_dict(), card)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_flipped_bit_in_a_weight_is_damage(suffix: str, model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+    path = tmp_path / f"reader{suffix}"
+    save_reader(tmp_path / "reader.safetensors", model.state_dict(), card)
+    torch.save({"reader": card.to_json(), "model": model.state_dict()}, tmp_path / "reader.pth")
+    assert load_reader(path)[1] == card
     data = bytearray(path.read_bytes())
-    data[-1000] ^= 4
+    data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    with pytest.raises(ModelFileError, match=r"reader\.safetensors: damaged, for its bytes are not those"):
+    with pytest.raises(ModelFileError, match=rf"reader\{suffix}: damaged, for its bytes are not those"):
         load_reader(path)
 
 

@@ -21,6 +21,9 @@ MAX_DEPTH = 50
 MAX_FIELDS = 5_000_000
 """A graph of 10,000 nodes has some 200,000."""
 
+_ENDLESS = (b"Loop", b"Scan", b"SequenceMap")
+"""Operators that run as often as their data say."""
+
 _SEAL_KEY = "inkmill.sha256"
 _VARINT, _BYTES = 0, 2
 _WIDTHS = {1: 8, 5: 4}
@@ -28,7 +31,8 @@ _WIDTHS = {1: 8, 5: 4}
 
 # Field numbers of onnx.proto: where tensors are, of which each may name a file.
 _METADATA = 14
-_TOP = {7: "graph", 20: "training", 25: "function"}
+_GRAPH, _TRAINING, _FUNCTIONS = 7, 20, 25
+_OPERATOR = 4
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _INSIDE: dict[str, dict[int, str]] = {
     "tensor": {},
@@ -36,8 +40,6 @@ _INSIDE: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "node": {5: "attribute"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "function": {7: "node", 11: "attribute"},
-    "training": {1: "graph", 2: "graph"},
 }
 
 
@@ -94,9 +96,13 @@ class _Outline:
             if number == _METADATA:
                 entry = dict(self._fields(value))
                 metadata[_text(entry.get(1))] = _text(entry.get(2))
-            elif number in _TOP:
-                has_graph = has_graph or _TOP[number] == "graph"
-                self._walk(value, _TOP[number], 0)
+            elif number in (_TRAINING, _FUNCTIONS):  # functions that call functions grow without bound when unfolded
+                raise ModelFileError(
+                    f"{self.where}: holds functions or training graphs, which no reader needs; refused"
+                )
+            elif number == _GRAPH:
+                has_graph = True
+                self._walk(value, "graph", 0)
         return metadata, has_graph
 
     def _walk(self, message: memoryview, kind: str, depth: int) -> None:
@@ -108,6 +114,10 @@ class _Outline:
                 raise ModelFileError(
                     f"{self.where}: keeps weights in other files, which is refused, for those could be any; "
                     "save it as one file"
+                )
+            if kind == "node" and number == _OPERATOR and bytes(value) in _ENDLESS:
+                raise ModelFileError(
+                    f"{self.where}: its graph has loops ({_text(value)}), which no reader needs; refused"
                 )
             if number in inside:
                 self._walk(value, inside[number], depth + 1)

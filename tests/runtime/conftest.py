@@ -1,0 +1,30 @@
+"""A reader as torch's file and as ONNX, made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from inkmill.config.load import load_spec
+from inkmill.config.model import ModelSpec
+from inkmill.export.onnx import export
+from inkmill.models import build_recognizer
+from inkmill.models.file import save_reader
+from inkmill.runtime.card import ReaderCard
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """reader.safetensors and reader.onnx, which gives all probabilities, with fresh weights."""
+    place = tmp_path_factory.mktemp("onnx")
+    spec = ModelSpec(backbone="Tiny", sequence="none", input_width=64)
+    torch.manual_seed(0)
+    model = build_recognizer(spec, 11, 6)
+    with torch.no_grad():
+        model.head.get_parameter("classes.weight").mul_(30)  # sure of what it reads, as trained ones are
+    card = ReaderCard(model=spec, charset=list("0123456789"), max_label_length=6)
+    save_reader(place / "reader.safetensors", model.state_dict(), card)
+    export(load_spec(None, [f"export.checkpoint={place / 'reader.safetensors'}", "export.probabilities=true"]))
+    return place

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import inkmill
+from inkmill.config.load import load_spec
+from inkmill.errors import ConfigError, InkmillError, ModelFileError
+from inkmill.export.onnx import export
+from inkmill.runtime import Reader
+from inkmill.runtime.onnx_file import read_metadata, seal
+from inkmill.training.evaluate import evaluate
+
+KEY = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def images(captchas: Path) -> list[Path]:
+    return sorted((captchas / "images").iterdir())[:12]
+
+
+def test_threads_share_one_reader(folder: Path, images: list[Path]) -> None:
+    reader = Reader(folder / "reader.onnx", "cpu")
+    alone = reader.read(images)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda n: reader.read(images[n % 3 :], batch_size=1 + n), range(8)))
+    for number, readings in enumerate(together):
+        assert [reading.text for reading in readings] == [reading.text for reading in alone[number % 3 :]]
+    assert "ONNX Runtime" in reader.runs_on
+    assert "the CPU" in reader.runs_on
+
+
+@pytest.mark.parametrize("options", [{"beam_width": 6}, {"words": ["123", "77", "4049"]}], ids=["beam", "lexicon"])
+def test_a_beam_and_a_lexicon_read_as_torch_does(folder: Path, images: list[Path], options: dict[str, object]) -> None:
+    ours = inkmill.load(folder / "reader.safetensors", "cpu", **options).read(images)  # type: ignore[arg-type]
+    theirs = inkmill.load(folder / "reader.onnx", "cpu", **options).read(images)  # type: ignore[arg-type]
+    assert [reading.text for reading in theirs] == [reading.text for reading in ours]
+    assert [r.confidence for r in theirs] == pytest.approx([r.confidence for r in ours], abs=1e-4)
+    if "words" in options:
+        assert {reading.text for reading in theirs} <= {"123", "77", "4049"}
+
+
+def test_it_reads_where_there_is_no_torch(folder: Path, images: list[Path]) -> None:
+    script = (
+        "import sys\n"
+        "for name in ('torch', 'lightning', 'onnx', 'lmdb', 'timm', 'PIL', 'matplotlib'): sys.modules[name] = None\n"
+        "from inkmill.runtime import Reader\n"
+        "print([reading.text for reading in Reader(sys.argv[1], 'cpu').read(sys.argv[2:])])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, folder / "reader.onnx", *images], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.strip() == str([r.text for r in Reader(folder / "reader.onnx").read(images)]), ended.stderr
+
+
+def test_evaluate_gives_the_same_tables_for_both_files(folder: Path, captchas: Path, tmp_path: Path) -> None:
+    lines = (captchas / "labels.tsv").read_text("utf-8").splitlines()[:30]
+    (captchas / "thirty.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    made = {}
+    for name in ("reader.safetensors", "reader.onnx"):
+        settings = [f"evaluate.checkpoint={folder / name}", f"evaluate.test={captchas / 'thirty.tsv'}"]
+        metrics = evaluate(load_spec(None, [*settings, f"results_dir={tmp_path / name}", "evaluate.workers=0"]))
+        del metrics["checkpoint"], metrics["seconds"]
+        table = (tmp_path / name / "evaluate" / "predictions.csv").read_text("utf-8")
+        made[name] = (metrics, [line.rsplit(",", 2)[0] for line in table.splitlines()])
+    assert made["reader.safetensors"] == made["reader.onnx"]
+    assert len(made["reader.onnx"][1]) == 31
+
+
+def test_an_encrypted_file_needs_its_key(folder: Path, images: list[Path], tmp_path: Path) -> None:
+    settings = [f"export.checkpoint={folder / 'reader.safetensors'}", f"export.onnx_file={tmp_path / 'x.onnx'}"]
+    path = export(load_spec(None, [*settings, f"encryption_key={KEY}"]))
+    assert b"output_id" not in path.read_bytes()
+    assert (
+        Reader(path, encryption_key=KEY).read(images[0])[0].text
+        == Reader(folder / "reader.onnx").read(images[0])[0].text
+    )
+    with pytest.raises(ModelFileError, match="this encryption key does not open it"):
+        Reader(path, encryption_key="wrong")
+    with pytest.raises(ConfigError, match=r"export it with export\.probabilities=true"):
+        Reader(path, encryption_key=KEY, beam_width=4)
+    facts = json.loads(path.with_name("x.onnx.card.json").read_text("utf-8"))
+    assert [made["verb"] for made in facts["made"]] == ["export"]
+
+
+def outside(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../../../etc/passwd"
+
+
+def outside_in_a_node(model: onnx.ModelProto) -> None:
+    value = helper.make_tensor("t", TensorProto.FLOAT, [1], [1.0])
+    value.data_location = TensorProto.EXTERNAL
+    model.graph.node.append(helper.make_node("Constant", [], ["unused"], value=value))
+
+
+def other_input(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 1_000_000
+
+
+def other_output(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+
+
+def loop(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Loop", ["", ""], ["forever"], body=model.graph))
+
+
+def function(model: onnx.ModelProto) -> None:
+    model.functions.append(helper.make_function("a", "f", [], [], [], []))
+
+
+def no_card(model: onnx.ModelProto) -> None:
+    del model.metadata_props[:]
+
+
+def huge_card(model: onnx.ModelProto) -> None:
+    card = json.loads(model.metadata_props[0].value)
+    card["model"]["input_width"] = card["model"]["input_height"] = 10**6
+    model.metadata_props[0].value = json.dumps(card)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (outside, "keeps weights in other files, which is refused"),
+        (outside_in_a_node, "keeps weights in other files, which is refused"),
+        (other_input, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
+        (other_output, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
+        (loop, r"its graph has loops \(Loop\)"),
+        (function, "holds functions or training graphs"),
+        (no_card, "an ONNX file without a reader's card"),
+        (huge_card, r"its header is not a reader's card \(model.input_width: Input should be less than"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_sentence(
+    change: Callable[[onnx.ModelProto], None], said: str, folder: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(folder / "reader.onnx")
+    del model.metadata_props[-1]  # the seal
+    change(model)
+    for name, data in (("bare", model.SerializeToString()), ("sealed", seal(model.SerializeToString()))):
+        (tmp_path / f"{name}.onnx").write_bytes(data)
+        with pytest.raises(ModelFileError, match=rf"{name}\.onnx: (?:{said})") as caught:
+            Reader(tmp_path / f"{name}.onnx")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\x80\x04K\x01.", b"\x3a\xff\xff\xff\xff\x0f", b"\x0a" * 999])
+def test_what_is_no_onnx_file_is_refused_before_it_is_parsed(data: bytes) -> None:
+    with pytest.raises(ModelFileError, match="not an ONNX file"):
+        read_metadata(data, "x.onnx")
+
+
+def test_every_flipped_bit_of_a_sealed_file_is_noticed(folder: Path) -> None:
+    data = (folder / "reader.onnx").read_bytes()
+    assert json.loads(read_metadata(data, "x")["inkmill"])["format"] == "inkmill-reader-1"
+    random = np.random.default_rng(0)
+    for position in random.integers(0, len(data), 25):
+        changed = bytearray(data)
+        changed[position] ^= 1 << int(random.integers(8))
+        with pytest.raises(ModelFileError):
+            Reader(_written(changed, folder))
+
+
+def _written(data: bytearray, folder: Path) -> Path:
+    path = folder / "changed.onnx"
+    path.write_bytes(data)
+    return path
+
+
+def test_a_device_that_is_not_there_is_one_sentence(folder: Path) -> None:
+    with pytest.raises(InkmillError, match="cuda"):
+        Reader(folder / "reader.onnx", "cuda:77")
+    with pytest.raises(ConfigError, match="read on cpu or cuda"):
+        Reader(folder / "reader.onnx", "tpu")
