@@ -66,8 +66,9 @@ CASES = (
     Case(
         "one worker",
         "prepare",
-        ("dataset.batch_size=64", "dataset.workers=1", "model.input_channel=3", f"dataset.augmentation.ops={_HEAVY}"),
-        sentence="dataset.workers=" if cores() > 1 else "",
+        ("dataset.batch_size=32", "dataset.workers=1"),
+        enlarged=8,
+        sentence="dataset.",
     ),
     Case(
         "heavy augmentation on the CPU",
@@ -134,7 +135,7 @@ def planted(case: Case, whole: Source, folder: Path) -> Iterator[tuple[Spec, Sou
     if case.latency_s:
         source = SlowDisk(source, case.latency_s, folder / "flags.npy")
     spec = load_spec(None, [*_SMALL, f"results_dir={folder}", *case.spec])
-    with _others(4 * cores() if case.busy else 0):
+    with _others(3 * cores() if case.busy else 0):
         yield spec, source
 
 

@@ -28,7 +28,7 @@ from inkmill.diagnose.stages import StageTimes, measure_stages
 from inkmill.diagnose.steps import other_steps, settings_of, users_step
 from inkmill.diagnose.storage import Storage, measure_storage
 from inkmill.diagnose.trial import changed, open_warm, run_trial
-from inkmill.diagnose.verdict import Evidence, Verdict, judge
+from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
 from inkmill.errors import DataError, InkmillError
 from inkmill.machine import busy_core_seconds, cores, memory_left
@@ -240,6 +240,9 @@ class _Run:
 
     def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval | None]:
         """Train with the plan for a moment; a plan that does not hold is taken back."""
+        if not facts.on_gpu and saturated(test):
+            self.notes.append("nothing was tried, for on a machine that others fill it would prove nothing")
+            return self._as_it_is(plan, "others fill this machine"), None
         overrides = plan.best.settings.overrides(plan.current.settings)
         spec = changed(self.spec, overrides)
         room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(plan.best.settings.keep, 0)
@@ -250,16 +253,17 @@ class _Run:
             measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds)
         except (InkmillError, torch.OutOfMemoryError) as error:
             self.notes.append(f"the plan was taken back, for it does not run here: {error}")
-            return replace(plan, best=plan.current, why="nothing better runs here", change={}, change_gain=1.0), None
+            return self._as_it_is(plan, "nothing better runs here"), None
         if overrides and measured.high < test.images_per_s:
             self.notes.append(
                 f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
                 f"and the settings as they are make {test.images_per_s:,.0f}"
             )
-            return replace(
-                plan, best=plan.current, why="the settings as they are won", change={}, change_gain=1.0
-            ), None
+            return self._as_it_is(plan, "the settings as they are won"), None
         return plan, measured
+
+    def _as_it_is(self, plan: Plan, why: str) -> Plan:
+        return replace(plan, best=plan.current, why=why, change={}, change_gain=1.0)
 
     def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
         """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""

@@ -59,8 +59,8 @@ class Evidence:
 def judge(evidence: Evidence) -> Verdict:
     """Name the largest real stall; without any, the step, unless the noise could hide one."""
     real = [stall for stall in evidence.test.stalls if stall.state == "real" and _weight(stall, evidence) > BAR]
-    if not evidence.on_gpu:  # other programs' doing: it is the limit where it takes more than the step itself
-        real = [one for one in real if one.name != "launch" or one.seconds.mean > evidence.test.step.mean]
+    if not evidence.on_gpu and not saturated(evidence.test):
+        real = [stall for stall in real if stall.name != "launch"]
     if real:
         return _of_stall(max(real, key=lambda stall: _weight(stall, evidence)), evidence)
     unclear = [one.name for one in evidence.test.stalls if one.state == "unclear" and one.name != "launch"]
@@ -71,6 +71,12 @@ def judge(evidence: Evidence) -> Verdict:
             f" of each step{_others(evidence)}; run it again when the machine is quieter",
         )
     return _of_step(evidence)
+
+
+def saturated(test: FixedBatch) -> bool:
+    """Return whether training on a CPU waits longer for a core than it works: then the machine is the limit."""
+    launch = test.stall("launch")
+    return launch is not None and launch.state == "real" and launch.seconds.mean > test.step.mean
 
 
 def _weight(stall: Stall, evidence: Evidence) -> float:

@@ -1,0 +1,49 @@
+"""Bottlenecks that were planted are named; each by a whole diagnosis of a few seconds on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inkmill.bench.planted import CASES, Case, planted  # noqa: E402
+from inkmill.config.dataset import SourceSpec  # noqa: E402
+from inkmill.data.sample import Source  # noqa: E402
+from inkmill.data.sources import open_source  # noqa: E402
+from inkmill.diagnose.run import diagnose  # noqa: E402
+
+BUSY = 0.5
+"""Cores used by others from which on the machine itself is a fair answer to why a step is slow."""
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def whole(captchas: Path) -> Source:
+    return open_source(SourceSpec(path=str(captchas)))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) -> None:
+    with planted(case, whole, tmp_path) as (spec, source):
+        found = diagnose(spec, lambda line: None, source=source, seconds=3)
+    expected = {case.verdict}
+    if case.verdict == "compute" and (found.others_cores or 0.0) > BUSY:
+        expected |= {"launch"}
+    assert found.verdict.name in expected, found.verdict.sentence
+    assert case.sentence in found.verdict.sentence
+    assert found.measured or any("nothing was tried" in note for note in found.notes)
+    assert found.to_json().keys() >= {
+        *("verdict", "stalls", "stages", "plan", "machine"),
+        *("predicted_images_per_s", "measured_images_per_s"),
+    }
