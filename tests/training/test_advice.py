@@ -40,7 +40,7 @@ def test_the_whole_line() -> None:
     assert told() == Advice(
         "decode",
         "31% of the time training waits for data; decoding takes 62% of the workers' time: "
-        "dataset.keep=ram would save it (2.1 of 60 GiB free)",
+        "dataset.keep=ram would save it (2.1 GiB of 60 GiB free)",
     )
 
 
@@ -52,12 +52,13 @@ def test_the_whole_line() -> None:
         (replace(FULL, idle_cores=2), {"makers": 0, "share": 0.9}, "dataset.keep=ram"),
         (replace(FULL, idle_cores=1), {}, "dataset.keep=ram would"),
         (replace(TIGHT, idle_cores=1), {}, "dataset.workers=5 would use a core that is idle"),
-        (replace(TIGHT, gpu=70 * GIB), {}, "dataset.keep=gpu would save it (2.1 of 70 GiB free)"),
+        (replace(TIGHT, gpu=70 * GIB), {}, "dataset.keep=gpu would save it (2.1 GiB of 70 GiB free)"),
         (replace(TIGHT, gpu=70 * GIB, disk=9 * GIB), {"gpu_can_augment": False}, "dataset.keep=disk would"),
-        (FULL, {"store_bytes": 40 * GIB}, "dataset.keep=ram dataset.keep_gib=40 would save it (40 of 60 GiB free)"),
+        (FULL, {"store_bytes": 40 * GIB}, "dataset.keep=ram dataset.keep_gib=40 would save it (40 GiB of 60 GiB free)"),
         (FULL, {"keep": "ram", "store_bytes": 40 * GIB}, "dataset.keep_gib=40 would keep all pictures"),
         (FULL, {"ranks": 8, "store_bytes": 12 * GIB, "gpu_can_augment": False}, "dataset.keep=disk would"),
-        (TIGHT, {}, "the 5 cores of this machine are all busy, and keeping the pictures needs 2.1 GiB (1.0 of RAM"),
+        (TIGHT, {}, "the 5 cores of this machine are all busy, and keeping the pictures needs 2.1 GiB (1.0 GiB of RAM"),
+        (FULL, {"store_bytes": 9 << 20}, "dataset.keep=ram would save it (9 MiB of 60 GiB free)"),
         (TIGHT, {"keep": "ram"}, "the 5 cores of this machine are all busy, so only more of them would help"),
     ],
 )

@@ -25,7 +25,7 @@ from inkmill.text.normalise import Normaliser
 from inkmill.training import validate as validation
 from inkmill.training.validate import Validation, validate
 
-SLOW_S = 0.15
+SLOW_S = 0.3
 SAMPLES, BATCH = 24, 8
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 

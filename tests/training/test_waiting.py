@@ -96,7 +96,7 @@ def test_a_real_run_says_it_and_leaves_the_figures(
     monkeypatch.setattr("inkmill.training.waiting.WORTH_A_LINE", -1.0)
     text = io.StringIO()
     result = train(small_spec("train.log_every=2"), console=Console(file=text, width=400))
-    lines = [line for line in text.getvalue().splitlines() if "of the time training waits for data; decoding" in line]
+    lines = [line for line in text.getvalue().splitlines() if "of the time training waits for data; " in line]
     assert lines
     assert lines[-1].startswith("over the run, ")
     waiting = result.metrics["waiting"]

@@ -175,14 +175,14 @@ def _tier(tier: Literal["ram", "disk"], loading: Loading, machine: Machine) -> s
         return None
     if loading.keep == tier:
         return f"{cap} would keep all pictures" if small_cap else None
-    return f"dataset.keep={tier}{' ' + cap if small_cap else ''} would save it ({_gib(need)} of {_gib(free)} GiB free)"
+    return f"dataset.keep={tier}{' ' + cap if small_cap else ''} would save it ({_size(need)} of {_size(free)} free)"
 
 
 def _keep_on_gpu(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
     fits = loading.gpu_can_augment and loading.store_bytes <= machine.gpu * GPU_SHARE
     if loading.keep == "gpu" or loading.who == "dali" or not fits:
         return None
-    return f"dataset.keep=gpu would save it ({_gib(loading.store_bytes)} of {_gib(machine.gpu)} GiB free)"
+    return f"dataset.keep=gpu would save it ({_size(loading.store_bytes)} of {_size(machine.gpu)} free)"
 
 
 def _shards(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
@@ -221,12 +221,13 @@ def _nothing(cause: str, loading: Loading, machine: Machine) -> str:
     busy = f"the {machine.cores} cores of this machine are all busy" if machine.cores > 1 else "its one core is busy"
     if cause == "augment":
         return f"{busy}, so only fewer changes in dataset.augmentation would help"
-    if loading.keep == "none":
-        need, ram, disk = (_gib(size) for size in (loading.store_bytes, machine.ram, machine.disk))
-        return f"{busy}, and keeping the pictures needs {need} GiB ({ram} of RAM and {disk} of disk are free)"
+    if cause in ("decode", "fit") and loading.keep == "none":
+        need, ram, disk = (_size(size) for size in (loading.store_bytes, machine.ram, machine.disk))
+        return f"{busy}, and keeping the pictures needs {need} ({ram} of RAM and {disk} of disk are free)"
     return f"{busy}, so only more of them would help"
 
 
-def _gib(size: int) -> str:
-    gib = size / _GIB
-    return f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}" if gib >= 0.1 else f"{gib:.2g}"
+def _size(size: int) -> str:
+    if size < _GIB:
+        return f"{size / 2**20:.0f} MiB"
+    return f"{size / _GIB:.1f} GiB" if size < 10 * _GIB else f"{size / _GIB:.0f} GiB"

@@ -20,27 +20,32 @@ def others(stages: dict[str, float], stage: str) -> float:
     return sum(seconds for name, seconds in stages.items() if name != stage)
 
 
-def test_each_row_is_clocked_in_one_batch_of_sixteen() -> None:
-    counts = np.zeros(40, int)
-    for number in range(32):
+@pytest.mark.parametrize(("rows", "every"), [(40, 16), (16, 16), (5, 5), (1, 1)])
+def test_each_row_is_clocked_in_one_batch_of_sixteen_and_in_each_batch_one(rows: int, every: int) -> None:
+    counts = np.zeros(rows, int)
+    for number in range(2 * every):
         clock = StageClock(number)
-        rows = clock.rows(40)
-        assert len(rows) == 40
-        counts += [one is clock for one in rows]
+        with clock.rows(rows) as clocks:
+            assert len(clocks) == rows
+            assert clock in clocks
+            counts += [one is clock for one in clocks]
     assert set(counts) == {2}
-    assert StageClock(3).rows(0) == []
+    with StageClock(3).rows(0) as none:
+        assert none == []
 
 
 def test_the_stages_are_the_whole_time_of_the_batch() -> None:
     clock = StageClock(0)
     with clock.whole("keep"):
         pass
-    clock.start()
-    clock.lap("decode")
+    with clock.rows(20):
+        clock.start()
+        clock.lap("decode")
+        clock.lap("fit")
     seconds = clock.seconds()
     assert tuple(seconds) == STAGES
     assert 0 < sum(seconds.values()) < 1
-    assert seconds["keep"] > 0 < seconds["decode"]
+    assert min(seconds[stage] for stage in ("keep", "decode", "fit", "other")) > 0 == seconds["read"]
     total: dict[str, float] = {}
     add(total, seconds)
     add(total, seconds)

@@ -154,19 +154,20 @@ class BatchMaker:
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
-        for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clock.rows(len(index)), strict=True)):
-            try:
-                if hit[row]:
-                    key, target = self._kept(sample_index, regions)
+        with clock.rows(len(index)) as clocks:
+            for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clocks, strict=True)):
+                try:
+                    if hit[row]:
+                        key, target = self._kept(sample_index, regions)
+                    else:
+                        key, target, widths[row] = self._fitted(sample_index, images[row], regions, clocked)
+                except (DataError, OSError) as error:
+                    skipped.append(self._bad(sample_index, error))
+                    keys.append(None)
+                    targets.append(None)
                 else:
-                    key, target, widths[row] = self._fitted(sample_index, images[row], regions, clocked)
-            except (DataError, OSError) as error:
-                skipped.append(self._bad(sample_index, error))
-                keys.append(None)
-                targets.append(None)
-            else:
-                keys.append(key)
-                targets.append(target)
+                    keys.append(key)
+                    targets.append(target)
         return keys, targets, skipped
 
     def _all_kept(
@@ -203,7 +204,10 @@ class BatchMaker:
         _, valid = fit.apply(image, out=pixels)
         if clock is not None:
             clock.lap("fit")
-        return sample.key, fit_target(sample.target, fit, (width, height), regions), valid
+        target = fit_target(sample.target, fit, (width, height), regions)
+        if clock is not None:
+            clock.lap("other")
+        return sample.key, target, valid
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:
         key = self._plan.source.key(index)
