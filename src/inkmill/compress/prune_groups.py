@@ -11,6 +11,7 @@ spline's control points, and everything after the map.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,9 +85,14 @@ class ChannelGraph:
             InkmillError: its channels cannot be followed.
         """
         try:
-            return list(self._groups(norm))
+            found = list(self._groups(norm))
         except (AssertionError, IndexError, ValueError) as error:
             raise not_followed(self.model, error) from error
+        of_layers = Counter(layer for group in found for layer in group.layers)
+        for layer, times in of_layers.items():
+            if times > 1:  # each group would take its share: the layer would lose more than was asked for
+                raise not_followed(self.model, ValueError(f"{layer} makes channels of {times} groups"))
+        return found
 
     def _groups(self, norm: Norm) -> Iterator[Group]:
         makers = (nn.Conv2d, nn.Linear)

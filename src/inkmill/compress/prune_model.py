@@ -53,12 +53,16 @@ def prune_model(model: Recognizer, settings: PruneSetting) -> list[Layer]:
         graph.finish()
     except (AssertionError, IndexError, RuntimeError, ValueError) as error:
         raise not_followed(model, error) from error
-    _comes_back(model)
-    return [
+    layers = [
         Layer(name, size, size - len(channels), number)
         for number, (group, size, channels) in enumerate(zip(groups, sizes, going, strict=True))
         for name in group.layers
     ]
+    for layer in layers:
+        if model.get_parameter(f"{layer.name}.weight").shape[0] != layer.after:
+            raise not_followed(model, ValueError(f"{layer.name} lost other channels than were chosen"))
+    _comes_back(model)
+    return layers
 
 
 def _nothing_goes(settings: PruneSetting, sizes: list[int]) -> str:
