@@ -75,7 +75,7 @@ def test_another_model_batch_or_augmentation_finds_no_plan(
 
 def test_other_data_find_no_plan(spec: Spec, source: Subset, captchas: Path) -> None:
     remember(spec, source, CPU, SETTINGS, "why")
-    after, _ = decided(spec, open_source(SourceSpec(path=str(captchas))))
+    after, _ = decided(spec, open_source(SourceSpec(path=str(captchas / "labels.tsv"))))
     assert after.dataset.loader == "auto"
 
 

@@ -112,9 +112,11 @@ def _of_stall(stall: Stall, evidence: Evidence) -> Verdict:
 def _of_step(evidence: Evidence) -> Verdict:
     test = evidence.test
     share = min(1.0, test.step.mean / test.warm.mean)
-    lead = (
-        f"the model's step takes {share:.0%} of the time ({test.step.mean * 1e3:.3g} ms), and loading hides behind it"
-    )
+    took = f"{share:.0%} of the time ({test.step.mean * 1e3:.3g} ms)"
+    lead = f"the model's step takes {took}, and loading hides behind it"
+    launch = test.stall("launch")
+    if not evidence.on_gpu and launch is not None and launch.state == "real":
+        lead += f"; for {launch.share:.0%} of the time there is no core{_others(evidence)}"
     if evidence.plan.change:
         return _with_change("compute", f"compute: {lead}", evidence, "")
     if evidence.tried_steps:
