@@ -17,7 +17,7 @@ from inkmill.models.recognizer import Recognizer
 
 BATCHES = (1, 32)
 ROUNDS = 5
-WINDOW_S = 0.1
+WINDOW_S = 0.05
 """A round reads with each model in turn for at least this long."""
 
 
