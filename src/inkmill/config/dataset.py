@@ -106,9 +106,10 @@ class DatasetSpec(Section):
     batch_size: int = Field(32, gt=0)
     """Images a step and GPU."""
     workers: int = Field(4, ge=0)
-    """Loader processes; 0 loads in the training process."""
+    """Loader processes; 0 loads in the training process. Not given, loader=auto chooses by the cores."""
     loader: Literal["auto", "workers", "threads", "dali"] = "auto"
-    """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes processes."""
+    """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this
+    machine, data and model, else processes."""
     keep: Literal["none", "disk", "ram", "gpu"] = "none"
     """Where fitted pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""
     keep_gib: float = Field(32.0, gt=0)
