@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.random_numbers import NOISE_UNIT, noise_ring, row_states, uniforms
+from inkmill.data.augment.random_numbers import NOISE_UNIT, draw_numbers, draw_steps, noise_ring, row_states, uniforms
 from inkmill.data.augment.spec import load_preset, parse_ops, preset_names
 from inkmill.data.augment.table import gray_gain
 
@@ -39,13 +39,13 @@ def test_seed_epoch_and_index_each_give_other_changes() -> None:
 
 
 def test_the_numbers_stay_the_same_from_version_to_version() -> None:
-    first = uniforms(row_states(7, 3, np.arange(3)), 2, 2)
+    first = uniforms(row_states(7, 3, np.arange(3)), draw_steps(draw_numbers(2, 2)))
     assert np.round(first, 6).tolist() == [[0.151041, 0.761785, 0.229589], [0.432089, 0.963074, 0.919071]]
     assert noise_ring()[:8].tolist() == [-14, 5, 29, -17, 22, -7, -32, -56]
 
 
 def test_uniform_numbers_are_uniform_and_unrelated() -> None:
-    u = uniforms(row_states(0, 0, np.arange(20_000)), 0, 6)
+    u = uniforms(row_states(0, 0, np.arange(20_000)), draw_steps(draw_numbers(0, 6)))
     assert 0 <= u.min() < u.max() < 1
     assert np.abs(u.mean(axis=1) - 0.5).max() < 0.01
     assert np.abs(u.var(axis=1) - 1 / 12).max() < 0.003

@@ -1,41 +1,34 @@
 """The torch engine: applies a table to a whole uint8 batch on its device.
 
-Written for `torch.compile`: shapes and passes are fixed by the table's layout, so a spec needs one compilation for each
-size of batch. Without blur and JPEG everything is one kernel: each output pixel computes its place, fetches four input
-pixels, and goes through colour, noise and cut-outs in registers, so the batch is read once and written once. Blur is
-two batched matrix products (a Gaussian with repeated border is a band matrix, any sigma costs the same); JPEG is the
-8x8 cosine transform as one matrix product, with libjpeg's tables, chroma at half size as encoders do by default. Both
-run on the rows that need them, gathered into a block whose size the spec's probabilities give, so it stays the same.
-
-Nothing waits for the device: the table goes there in one copy, and which passes run is known from the spec.
+Nothing waits for the device: the table goes there in one copy, and which passes run is known from the spec. Where the
+device holds all pictures, `augment_torch` also draws there.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
-from inkmill.data.augment.table import LUMA, Floats, Layout, Table
+from inkmill.data.augment.table import Layout, Table
 from inkmill.errors import MissingExtraError
 
 try:
     import torch
     from torch import Tensor
 
-    from inkmill.data.augment.jpeg_torch import cosine_transform, jpeg_marks
+    from inkmill.data.augment.passes_torch import Constants, block_of, block_size, change_images, constants_on
 except ImportError:
     raise MissingExtraError("torch", "train", "augmentation on the GPU") from None
 
 if TYPE_CHECKING:
     Engine = Callable[..., Tensor]
 
-_MAX_COMPILATIONS = 64  # batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently
+MAX_COMPILATIONS = 64
+"""Batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently."""
 
 
 def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> Tensor:
@@ -44,7 +37,9 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
     Args:
         images: uint8 (B, H, W, C), RGB or gray, on any device; not changed.
         table: what was drawn for this batch and size.
-        compiled: compile the pass (tens of seconds at the first batch of a shape); by default on CUDA only.
+        compiled: compile the pass (tens of seconds at the first batch of a shape); by default on CUDA only. A table
+            with many more blurred or compressed images than its spec makes likely is applied without, for its block of
+            such images would be of another size.
 
     Returns:
         uint8 (B, H, W, C) on the same device; not waited for.
@@ -55,185 +50,65 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
     expected = (len(table), table.height, table.width)
     if tuple(images.shape[:3]) != expected:
         raise ValueError(f"the table was drawn for a batch of {expected}, the images are {tuple(images.shape)}")
-    if not table.layout.columns:
+    layout = table.layout
+    if not layout.columns:
         return images.clone()
-    compiled = images.is_cuda if compiled is None else compiled
-    engine = _engine(table.layout, compiled)
-    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=_MAX_COMPILATIONS):
-        return engine(images, *_sent(table, images.device, fixed_sizes=compiled), *_constants(images.device))
+    needed = [None if part is None else part[:, 0] > 0 for part in (table.part("blur"), table.part("jpeg"))]
+    compiled, blocks = choose_rows(needed, layout, len(table), images.is_cuda if compiled is None else compiled)
+    values, blur_rows, jpeg_rows = send([table.values.ravel(), *blocks], np.float32, images.device)
+    engine = _engine(layout, compiled)
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
+        return engine(images, values, blur_rows, jpeg_rows, constants_on(images.device))
 
 
-def _sent(table: Table, device: torch.device, fixed_sizes: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Send to the device, in one copy and without waiting: the table, and which rows to blur and to compress."""
-    layout, count = table.layout, len(table)
-    blur = _rows(table.part("blur"), layout.blur_share, fixed_sizes)
-    jpeg = _rows(table.part("jpeg"), layout.jpeg_share, fixed_sizes)
-    parts: list[NDArray[Any]] = [table.values.ravel(), *(rows for rows in (blur, jpeg) if rows is not None)]
-    sizes = [len(part) for part in parts]
-    # Filled through NumPy: torch's own copy wakes all CPU threads, which costs more than the whole pass on the GPU.
-    packed = torch.empty(sum(sizes), dtype=torch.float32, pin_memory=device.type == "cuda")
-    np.concatenate(parts, out=packed.numpy(), casting="unsafe")
-    values, *rows = torch.split(packed.to(device, non_blocking=True), sizes)
-    on_device = iter(rows)
-    blur_rows = None if blur is None else next(on_device)
-    jpeg_rows = None if jpeg is None else next(on_device)
-    return values.reshape(count, layout.size), blur_rows, jpeg_rows
+def choose_rows(
+    needed: Sequence[NDArray[np.bool_] | None], layout: Layout, count: int, compiled: bool
+) -> tuple[bool, list[NDArray[np.int64] | None]]:
+    """Choose the rows of a batch to blur and to compress.
 
+    Args:
+        needed: for blur and JPEG, bool (count,) of those that need it; None where the spec has no such change.
+        layout: the table's.
+        count: rows of the batch.
+        compiled: whether blocks must have the size of every other batch's.
 
-def _rows(amount: Floats | None, share: float, fixed_size: bool) -> NDArray[np.int64] | None:
-    """Return the rows on which to run an expensive pass, those without need among them; None for all.
-
-    With a fixed size there are as many as the spec's probability makes nearly certain to be enough (4 sigma), because
-    another number would be another compilation.
+    Returns:
+        Whether they have it (else the pass must run uncompiled); for each change int64 rows, or None for all.
     """
-    if amount is None:
-        return None
-    needed, count = amount[:, 0] > 0, len(amount)
-    size = int(needed.sum())
-    if fixed_size:
-        likely = count * share + 4 * math.sqrt(count * share * (1 - share))
-        likely = 32 * math.ceil(likely / 32)
-        size = likely if size <= likely else count
-    return None if size >= count else np.argsort(~needed, kind="stable")[:size]
+    shares = layout.blur_share, layout.jpeg_share
+    counts = [0 if rows is None else int(np.count_nonzero(rows)) for rows in needed]
+    sizes = [block_size(count, share) for share in shares]
+    compiled = compiled and all(number <= size for number, size in zip(counts, sizes, strict=True))
+    blocks = zip(needed, sizes if compiled else counts, strict=True)
+    return compiled, [None if rows is None else block_of(rows, size) for rows, size in blocks]
 
 
-@lru_cache(maxsize=8)
-def _constants(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the ring of noise and JPEG's cosine transform on the device."""
-    return torch.from_numpy(noise_ring().copy()).to(device), cosine_transform().to(device)
+def send(parts: list[NDArray[Any] | None], dtype: type[np.generic], device: torch.device) -> list[Any]:
+    """Send vectors to the device in one copy, without waiting: a tensor for each, None for None."""
+    sizes = [0 if part is None else len(part) for part in parts]
+    # Filled through NumPy: torch's own copy wakes all CPU threads, which costs more than the whole pass on the GPU.
+    packed = torch.from_numpy(np.empty(sum(sizes), dtype))
+    if device.type == "cuda":
+        packed = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+    np.concatenate([part for part in parts if part is not None], out=packed.numpy(), casting="unsafe")
+    pieces = torch.split(packed.to(device, non_blocking=True), sizes)
+    return [None if part is None else piece for part, piece in zip(parts, pieces, strict=True)]
 
 
-@lru_cache(maxsize=_MAX_COMPILATIONS)
+@lru_cache(maxsize=MAX_COMPILATIONS)
 def _engine(layout: Layout, compiled: bool) -> Engine:
     """Return the function that applies tables of one layout."""
-    columns = layout.columns
 
     def run(
         images: Tensor,
         values: Tensor,
         blur_rows: Tensor | None,
         jpeg_rows: Tensor | None,
-        ring: Tensor,
-        transform: Tensor,
+        constants: Constants,
     ) -> Tensor:
-        batch = len(images)
-
-        def part(name: str, *shape: int) -> Tensor:
-            return values[:, columns[name]].reshape(batch, *shape)
-
-        if "space" in columns or "waves" in columns:
-            space = (
-                part("space", 3, 3) if "space" in columns else torch.eye(3, device=images.device).expand(batch, 3, 3)
-            )
-            pixels = _warp(images, space, part("waves", layout.waves, 5) if "waves" in columns else None)
-        else:
-            pixels = images.float()
-        if "blur" in columns:
-            pixels = _on_rows(pixels, blur_rows, part("blur"), lambda p, sigma: _blur(p, sigma, layout.blur_radius))
-        if "colour" in columns:
-            pixels = _colour(pixels, part("colour", 3, 4)).clamp(0, 255)
-        if "noise" in columns:
-            pixels = _noise(pixels, part("noise", 2), ring).clamp(0, 255)
-        if "jpeg" in columns:
-            pixels = _on_rows(pixels, jpeg_rows, part("jpeg"), lambda p, quality: _jpeg(p, quality, transform))
-        for number in range(layout.cutouts):
-            pixels = _cutout(pixels, part("cutouts", layout.cutouts, 5)[:, number])
-        return pixels.clamp(0, 255).round().to(torch.uint8)
+        every = torch.arange(len(images), device=images.device)
+        table = values.reshape(-1, layout.size)
+        blur_rows, jpeg_rows = (None if rows is None else rows.long() for rows in (blur_rows, jpeg_rows))
+        return change_images(images, every, table, blur_rows, jpeg_rows, constants, layout)
 
     return torch.compile(run, dynamic=False) if compiled else run
-
-
-def _on_rows(
-    pixels: Tensor, rows: Tensor | None, numbers: Tensor, change: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    if rows is None:
-        return change(pixels, numbers)
-    if not len(rows):
-        return pixels
-    chosen = rows.long()
-    return pixels.index_copy(0, chosen, change(pixels[chosen], numbers[chosen]))
-
-
-def _warp(images: Tensor, space: Tensor, waves: Tensor | None) -> Tensor:
-    """Fetch each output pixel from its place in the input, bilinear, borders repeated; float32 BHWC."""
-    batch, height, width, _ = images.shape
-    x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :].expand(batch, height, width)
-    y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None].expand(batch, height, width)
-    if waves is not None:
-        numbers = waves[:, :, :, None, None]
-        moved_x, moved_y = x, y
-        for k in range(waves.shape[1]):
-            way_x, way_y, frequency_x, frequency_y, phase = numbers[:, k].unbind(1)
-            swing = torch.sin(frequency_x * x + frequency_y * y + phase)
-            moved_x, moved_y = moved_x + way_x * swing, moved_y + way_y * swing
-        x, y = moved_x, moved_y
-    m = space.reshape(batch, 9, 1, 1).unbind(1)
-    depth = m[6] * x + m[7] * y + m[8]
-    source_x = ((m[0] * x + m[1] * y + m[2]) / depth).clamp(0, width - 1)
-    source_y = ((m[3] * x + m[4] * y + m[5]) / depth).clamp(0, height - 1)
-    left, top = source_x.floor(), source_y.floor()
-    right_share, low_share = (source_x - left)[..., None], (source_y - top)[..., None]
-    x0, y0 = left.long(), top.long()
-    x1, y1 = (x0 + 1).clamp(max=width - 1), (y0 + 1).clamp(max=height - 1)
-    row = torch.arange(batch, device=images.device)[:, None, None]
-    upper = torch.lerp(images[row, y0, x0].float(), images[row, y0, x1].float(), right_share)
-    lower = torch.lerp(images[row, y1, x0].float(), images[row, y1, x1].float(), right_share)
-    return torch.lerp(upper, lower, low_share)
-
-
-def _blur(pixels: Tensor, sigma: Tensor, radius: int) -> Tensor:
-    batch, height, width, channels = pixels.shape
-    # Half precision halves the traffic and uses the tensor cores; its error, an eighth of a shade, is lost in rounding.
-    precision = torch.float16 if pixels.is_cuda else torch.float32
-    across = _band_matrix(sigma, width, radius).to(precision)
-    down = _band_matrix(sigma, height, radius).to(precision)
-    sideways = pixels.to(precision).permute(0, 2, 1, 3).reshape(batch, width, height * channels)
-    sideways = torch.bmm(across, sideways).reshape(batch, width, height, channels)
-    upright = sideways.permute(0, 2, 1, 3).reshape(batch, height, width * channels)
-    return torch.bmm(down, upright).reshape(batch, height, width, channels).float()
-
-
-def _band_matrix(sigma: Tensor, size: int, radius: int) -> Tensor:
-    """Return (B, size, size): each row's Gaussian, cut at 3 sigma, weights beyond the border given to its pixel."""
-    output = torch.arange(size, device=sigma.device, dtype=torch.float32)[None, :, None]
-    source = torch.arange(-radius, size + radius, device=sigma.device, dtype=torch.float32)[None, None, :]
-    distance = output - source
-    reach = torch.ceil(3 * sigma)[:, None, None]
-    weights = torch.exp(-0.5 * (distance / sigma.clamp(min=1e-3)[:, None, None]) ** 2) * (distance.abs() <= reach)
-    weights = weights / weights.sum(dim=2, keepdim=True)
-    inner = weights[:, :, radius : radius + size]
-    first = torch.nn.functional.pad(weights[:, :, :radius].sum(dim=2, keepdim=True), (0, size - 1))
-    last = torch.nn.functional.pad(weights[:, :, radius + size :].sum(dim=2, keepdim=True), (size - 1, 0))
-    return inner + first + last
-
-
-def _colour(pixels: Tensor, colour: Tensor) -> Tensor:
-    if pixels.shape[3] == 1:  # see table.gray_gain
-        m = colour.reshape(-1, 12, 1, 1, 1).unbind(1)
-        factor = sum(float(LUMA[c]) * (m[4 * c] + m[4 * c + 1] + m[4 * c + 2]) for c in range(3))
-        return pixels * factor + sum(float(LUMA[c]) * m[4 * c + 3] for c in range(3))
-    m = colour.reshape(-1, 12, 1, 1).unbind(1)
-    red, green, blue = pixels.unbind(3)
-    return torch.stack(
-        [m[4 * c] * red + m[4 * c + 1] * green + m[4 * c + 2] * blue + m[4 * c + 3] for c in range(3)], dim=3
-    )
-
-
-def _noise(pixels: Tensor, noise: Tensor, ring: Tensor) -> Tensor:
-    height, width, channels = pixels.shape[1:]
-    offsets = torch.arange(height * width * channels, device=pixels.device).reshape(height, width, channels)
-    places = (noise[:, 1].long()[:, None, None, None] + offsets) % NOISE_RING
-    return pixels + ring[places].float() * (noise[:, 0] / NOISE_UNIT)[:, None, None, None]
-
-
-def _cutout(pixels: Tensor, rectangle: Tensor) -> Tensor:
-    left, top, right, bottom, shade = rectangle[:, :, None, None].unbind(1)
-    x = torch.arange(pixels.shape[2], device=pixels.device)[None, None, :]
-    y = torch.arange(pixels.shape[1], device=pixels.device)[None, :, None]
-    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
-    return torch.where(inside[..., None], shade[..., None].round(), pixels)
-
-
-def _jpeg(pixels: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
-    marked = jpeg_marks(pixels.round(), quality, transform)
-    return torch.where((quality > 0)[:, None, None, None], marked, pixels)

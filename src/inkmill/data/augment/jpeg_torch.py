@@ -23,13 +23,14 @@ _CHROMA_STEPS = (
 )
 
 
-def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
+def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor, steps: Tensor) -> Tensor:
     """Return what is left of a batch after JPEG compression.
 
     Args:
         pixels: float32 (B, H, W, C) in 0..255, RGB or gray.
         quality: (B,), 1..100.
         transform: `cosine_transform()` on the device.
+        steps: `quantisation_steps()` on the device.
 
     Returns:
         float32 (B, H, W, C) in 0..255.
@@ -39,20 +40,20 @@ def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
     unit = 8 if channels == 1 else 16
     planes = functional.pad(planes, (0, -width % unit, 0, -height % unit), mode="replicate")
     out = (
-        _quantise(planes, _steps(_LUMA_STEPS, quality), transform)
+        _quantise(planes, _scaled(steps[0], quality), transform)
         if channels == 1
-        else _compress_colour(planes, quality, transform)
+        else _compress_colour(planes, quality, transform, steps)
     )
     return out[:, :, :height, :width].permute(0, 2, 3, 1).clamp(0, 255)
 
 
-def _compress_colour(rgb: Tensor, quality: Tensor, transform: Tensor) -> Tensor:
+def _compress_colour(rgb: Tensor, quality: Tensor, transform: Tensor, steps: Tensor) -> Tensor:
     red, green, blue = rgb.unbind(1)
     luma = (0.299 * red + 0.587 * green + 0.114 * blue).round()
     chroma = torch.stack([(blue - luma) / 1.772 + 128, (red - luma) / 1.402 + 128], dim=1)
     small = functional.avg_pool2d(chroma, 2).round()
-    luma = _quantise(luma[:, None], _steps(_LUMA_STEPS, quality), transform)[:, 0]
-    small = _quantise(small, _steps(_CHROMA_STEPS, quality), transform)
+    luma = _quantise(luma[:, None], _scaled(steps[0], quality), transform)[:, 0]
+    small = _quantise(small, _scaled(steps[1], quality), transform)
     # libjpeg's "fancy upsampling" is exactly bilinear interpolation between centres
     b, r = (functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=False) - 128).unbind(1)
     return torch.stack([luma + 1.402 * r, luma - 0.344136 * b - 0.714136 * r, luma + 1.772 * b], dim=1)
@@ -69,11 +70,10 @@ def _quantise(planes: Tensor, steps: Tensor, transform: Tensor) -> Tensor:
     return back.reshape(batch, channels, height, width)
 
 
-def _steps(table: str, quality: Tensor) -> Tensor:
+def _scaled(steps: Tensor, quality: Tensor) -> Tensor:
     """Return (B, 64) quantisation steps, scaled as libjpeg's jpeg_set_quality does."""
-    base = torch.tensor([float(step) for step in table.split()], device=quality.device)
     scale = torch.where(quality < 50, torch.floor(5000 / quality.clamp(min=1)), 200 - 2 * quality)
-    return torch.floor((base * scale[:, None] + 50) / 100).clamp(1, 255)
+    return torch.floor((steps * scale[:, None] + 50) / 100).clamp(1, 255)
 
 
 def cosine_transform() -> Tensor:
@@ -82,3 +82,8 @@ def cosine_transform() -> Tensor:
     one = torch.cos((2 * k[None, :] + 1) * k[:, None] * math.pi / 16) / 2
     one[0] /= math.sqrt(2)
     return torch.kron(one, one).float()
+
+
+def quantisation_steps() -> Tensor:
+    """Return the standard's steps at quality 50, float32 (2, 64): luma and chroma."""
+    return torch.tensor([[float(step) for step in table.split()] for table in (_LUMA_STEPS, _CHROMA_STEPS)])

@@ -4,16 +4,24 @@ A stateful generator makes an augmented image depend on the worker that made it 
 before. Here each number is a hash of (seed, epoch, index of the sample, number of the op, number of the draw), so the
 same sample gets the same change in any batch, worker, loader or rank, and any picture can be made again from its index.
 The hash is splitmix64's finaliser (Steele, Lea, Flood 2014), applied once for each level.
+
+The same lines run with NumPy on uint64 arrays and with torch on int64 tensors, whose bits are the same: torch has no
+arithmetic on uint64, but its int64 wraps around too.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Bits = Any
+"""A uint64 array of NumPy, or an int64 tensor of torch."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _DRAWS_PER_OP = 64
 
 NOISE_RING = 2**20
@@ -22,28 +30,64 @@ NOISE_UNIT = 32.0
 """The ring's values are standard normal numbers times this, rounded."""
 
 
-def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix(x: Bits) -> Bits:
     """Return splitmix64's finaliser of each number: a bijection without visible structure."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    first, second = (_for(x, factor) for factor in _FACTORS)
+    x = x ^ _shifted(x, 30)
+    x *= first
+    x ^= _shifted(x, 27)
+    x *= second
+    x ^= _shifted(x, 31)
+    return x
+
+
+def _for(x: Bits, constant: int) -> int:
+    """Return a 64-bit constant as the kind of number that `x` holds takes it."""
+    return constant if isinstance(x, np.ndarray) or constant < 2**63 else constant - 2**64
+
+
+def _shifted(x: Bits, places: int) -> Bits:
+    """Return x moved to the right, with zeros moved in; int64 would move its sign in."""
+    return x >> places if isinstance(x, np.ndarray) else (x >> places) & ((1 << (64 - places)) - 1)
+
+
+def epoch_key(seed: int, epoch: int) -> NDArray[np.uint64]:
+    """Return what the states of one epoch's rows have in common, uint64 (1,)."""
+    mask = 2**64 - 1
+    key = mix(np.array([seed & mask], np.uint64))
+    key = mix(key + np.array([epoch & mask], np.uint64) * _GOLDEN)
+    return np.asarray(key)
+
+
+def keyed_states(key: Bits, index: Bits) -> Bits:
+    """Return one state for each sample: (B,) of `epoch_key` and the samples' positions, as the same kind of number."""
+    return mix((index + 1) * _for(index, _GOLDEN) + key)
 
 
 def row_states(seed: int, epoch: int, index: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return one uint64 (B,) state for each sample."""
-    mask = 2**64 - 1
-    key = mix(np.array([seed & mask], np.uint64))
-    key = mix(key + np.array([epoch & mask], np.uint64) * _GOLDEN)
-    return mix(key + (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return np.asarray(keyed_states(epoch_key(seed, epoch), index.astype(np.uint64)))
 
 
-def uniforms(states: NDArray[np.uint64], op_number: int, count: int) -> NDArray[np.float64]:
-    """Return float64 (count, B) numbers in [0, 1) for the first `count` draws of one op."""
+def draw_numbers(op_number: int, count: int) -> list[int]:
+    """Return the numbers by which `uniforms` knows the first `count` draws of one op."""
     if count > _DRAWS_PER_OP:
         raise ValueError(f"an op may draw {_DRAWS_PER_OP} numbers, not {count}")
-    draws = np.arange(count, dtype=np.uint64) + np.uint64(op_number * _DRAWS_PER_OP + 1)
-    bits = mix(states[None, :] + draws[:, None] * _GOLDEN)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return [op_number * _DRAWS_PER_OP + 1 + draw for draw in range(count)]
+
+
+def draw_steps(numbers: list[int]) -> NDArray[np.uint64]:
+    """Return what is added to a row's state for each of some draws, uint64 (D,)."""
+    return np.array(numbers, np.uint64) * np.uint64(_GOLDEN)
+
+
+def uniforms(states: Bits, steps: Bits) -> Any:
+    """Return float64 (D, B) numbers in [0, 1) for rows of (B,) states and draws of (D,) `draw_steps`."""
+    bits = _shifted(mix(states[None, :] + steps[:, None]), 11)
+    # Below 2**53, so that float64 holds them exactly; NumPy converts int64 faster than uint64.
+    numbers = bits.view(np.int64).astype(np.float64) if isinstance(bits, np.ndarray) else bits.double()
+    numbers *= 2.0**-53
+    return numbers
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +97,7 @@ def noise_ring() -> NDArray[np.int8]:
     An image's noise is a stretch of this ring from a random place, times its standard deviation. All engines so add
     the same numbers, and none pays for making them: 2**20 places are more than enough to never learn one by heart.
     """
-    u = uniforms(row_states(0, 0, np.arange(NOISE_RING // 2)), 0, 2)
+    u = uniforms(row_states(0, 0, np.arange(NOISE_RING // 2)), draw_steps(draw_numbers(0, 2)))
     radius = np.sqrt(-2 * np.log1p(-u[0]))  # Box and Muller 1958
     pairs = np.stack([radius * np.cos(2 * np.pi * u[1]), radius * np.sin(2 * np.pi * u[1])])
     ring = np.clip(np.rint(pairs.ravel() * NOISE_UNIT), -127, 127).astype(np.int8)

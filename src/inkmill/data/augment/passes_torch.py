@@ -1,0 +1,194 @@
+"""What the torch engines do to pixels, from a table's numbers on the device.
+
+Written for `torch.compile`: shapes and passes are fixed by the table's layout, so a spec needs one compilation for each
+size of batch. Without blur and JPEG everything is one kernel: each output pixel computes its place, fetches four input
+pixels, and goes through colour, noise and cut-outs in registers, so the batch is read once and written once. Blur is
+two batched matrix products (a Gaussian with repeated border is a band matrix, any sigma costs the same); JPEG is the
+8x8 cosine transform as one matrix product, with libjpeg's tables, chroma at half size as encoders do by default. Both
+run on the rows that need them, gathered into a block whose size the spec's probabilities give, so it stays the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inkmill.data.augment.jpeg_torch import cosine_transform, jpeg_marks, quantisation_steps
+from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
+from inkmill.data.augment.table import LUMA, Layout
+
+Constants = tuple[Tensor, Tensor, Tensor]
+
+
+def change_images(
+    images: Tensor,
+    index: Tensor,
+    values: Tensor,
+    blur_rows: Tensor | None,
+    jpeg_rows: Tensor | None,
+    constants: Constants,
+    layout: Layout,
+) -> Tensor:
+    """Apply a table's numbers.
+
+    Args:
+        images: uint8 (N, H, W, C).
+        index: int64 (B,), which of the images are the batch; they are fetched where they lie.
+        values: float32 (B, layout.size).
+        blur_rows, jpeg_rows: int64, the rows of the batch to blur and to compress; None for all.
+        constants: `constants_on` the images' device.
+        layout: what the columns are.
+
+    Returns:
+        uint8 (B, H, W, C).
+    """
+    batch, columns = len(index), layout.columns
+    ring, transform, steps = constants
+
+    def part(name: str, *shape: int) -> Tensor:
+        return values[:, columns[name]].reshape(batch, *shape)
+
+    if "space" in columns or "waves" in columns:
+        space = part("space", 3, 3) if "space" in columns else torch.eye(3, device=images.device).expand(batch, 3, 3)
+        pixels = _warp(images, index, space, part("waves", layout.waves, 5) if "waves" in columns else None)
+    else:
+        pixels = images[index].float()
+    if "blur" in columns:
+        pixels = _on_rows(pixels, blur_rows, part("blur"), lambda p, sigma: _blur(p, sigma, layout.blur_radius))
+    if "colour" in columns:
+        pixels = _colour(pixels, part("colour", 3, 4)).clamp(0, 255)
+    if "noise" in columns:
+        pixels = _noise(pixels, part("noise", 2), ring).clamp(0, 255)
+    if "jpeg" in columns:
+        pixels = _on_rows(pixels, jpeg_rows, part("jpeg"), lambda p, quality: _jpeg(p, quality, transform, steps))
+    for number in range(layout.cutouts):
+        pixels = _cutout(pixels, part("cutouts", layout.cutouts, 5)[:, number])
+    return pixels.clamp(0, 255).round().to(torch.uint8)
+
+
+@lru_cache(maxsize=8)
+def constants_on(device: torch.device) -> Constants:
+    """Return what the passes read on a device: the ring of noise, JPEG's cosine transform and quantisation steps."""
+    return (
+        torch.from_numpy(noise_ring().copy()).to(device),
+        cosine_transform().to(device),
+        quantisation_steps().to(device),
+    )
+
+
+def block_size(count: int, share: float) -> int:
+    """Return how many of `count` rows get an expensive pass: nearly always enough (4 sigma), and the same each time.
+
+    Another number would be another compilation.
+    """
+    likely = count * share + 4 * math.sqrt(count * share * (1 - share))
+    return min(count, 32 * math.ceil(likely / 32))
+
+
+def block_of(needed: NDArray[np.bool_], size: int) -> NDArray[np.int64] | None:
+    """Return `size` rows with all the needed ones among them, or None where these are all rows."""
+    if size >= len(needed):
+        return None
+    rows = np.flatnonzero(needed)
+    return np.concatenate([rows, np.flatnonzero(~needed)[: size - len(rows)]])
+
+
+def _on_rows(
+    pixels: Tensor, rows: Tensor | None, numbers: Tensor, change: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    if rows is None:
+        return change(pixels, numbers)
+    if not len(rows):
+        return pixels
+    return pixels.index_copy(0, rows, change(pixels[rows], numbers[rows]))
+
+
+def _warp(images: Tensor, index: Tensor, space: Tensor, waves: Tensor | None) -> Tensor:
+    """Fetch each output pixel from its place in the input, bilinear, borders repeated; float32 BHWC."""
+    batch, (height, width) = len(index), images.shape[1:3]
+    x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :].expand(batch, height, width)
+    y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None].expand(batch, height, width)
+    if waves is not None:
+        numbers = waves[:, :, :, None, None]
+        moved_x, moved_y = x, y
+        for k in range(waves.shape[1]):
+            way_x, way_y, frequency_x, frequency_y, phase = numbers[:, k].unbind(1)
+            swing = torch.sin(frequency_x * x + frequency_y * y + phase)
+            moved_x, moved_y = moved_x + way_x * swing, moved_y + way_y * swing
+        x, y = moved_x, moved_y
+    m = space.reshape(batch, 9, 1, 1).unbind(1)
+    depth = m[6] * x + m[7] * y + m[8]
+    source_x = ((m[0] * x + m[1] * y + m[2]) / depth).clamp(0, width - 1)
+    source_y = ((m[3] * x + m[4] * y + m[5]) / depth).clamp(0, height - 1)
+    left, top = source_x.floor(), source_y.floor()
+    right_share, low_share = (source_x - left)[..., None], (source_y - top)[..., None]
+    x0, y0 = left.long(), top.long()
+    x1, y1 = (x0 + 1).clamp(max=width - 1), (y0 + 1).clamp(max=height - 1)
+    row = index[:, None, None]
+    upper = torch.lerp(images[row, y0, x0].float(), images[row, y0, x1].float(), right_share)
+    lower = torch.lerp(images[row, y1, x0].float(), images[row, y1, x1].float(), right_share)
+    return torch.lerp(upper, lower, low_share)
+
+
+def _blur(pixels: Tensor, sigma: Tensor, radius: int) -> Tensor:
+    batch, height, width, channels = pixels.shape
+    # Half precision halves the traffic and uses the tensor cores; its error, an eighth of a shade, is lost in rounding.
+    precision = torch.float16 if pixels.is_cuda else torch.float32
+    across = _band_matrix(sigma, width, radius).to(precision)
+    down = _band_matrix(sigma, height, radius).to(precision)
+    sideways = pixels.to(precision).permute(0, 2, 1, 3).reshape(batch, width, height * channels)
+    sideways = torch.bmm(across, sideways).reshape(batch, width, height, channels)
+    upright = sideways.permute(0, 2, 1, 3).reshape(batch, height, width * channels)
+    return torch.bmm(down, upright).reshape(batch, height, width, channels).float()
+
+
+def _band_matrix(sigma: Tensor, size: int, radius: int) -> Tensor:
+    """Return (B, size, size): each row's Gaussian, cut at 3 sigma, weights beyond the border given to its pixel."""
+    output = torch.arange(size, device=sigma.device, dtype=torch.float32)[None, :, None]
+    source = torch.arange(-radius, size + radius, device=sigma.device, dtype=torch.float32)[None, None, :]
+    distance = output - source
+    reach = torch.ceil(3 * sigma)[:, None, None]
+    weights = torch.exp(-0.5 * (distance / sigma.clamp(min=1e-3)[:, None, None]) ** 2) * (distance.abs() <= reach)
+    weights = weights / weights.sum(dim=2, keepdim=True)
+    inner = weights[:, :, radius : radius + size]
+    first = torch.nn.functional.pad(weights[:, :, :radius].sum(dim=2, keepdim=True), (0, size - 1))
+    last = torch.nn.functional.pad(weights[:, :, radius + size :].sum(dim=2, keepdim=True), (size - 1, 0))
+    return inner + first + last
+
+
+def _colour(pixels: Tensor, colour: Tensor) -> Tensor:
+    if pixels.shape[3] == 1:  # see table.gray_gain
+        m = colour.reshape(-1, 12, 1, 1, 1).unbind(1)
+        factor = sum(float(LUMA[c]) * (m[4 * c] + m[4 * c + 1] + m[4 * c + 2]) for c in range(3))
+        return pixels * factor + sum(float(LUMA[c]) * m[4 * c + 3] for c in range(3))
+    m = colour.reshape(-1, 12, 1, 1).unbind(1)
+    red, green, blue = pixels.unbind(3)
+    return torch.stack(
+        [m[4 * c] * red + m[4 * c + 1] * green + m[4 * c + 2] * blue + m[4 * c + 3] for c in range(3)], dim=3
+    )
+
+
+def _noise(pixels: Tensor, noise: Tensor, ring: Tensor) -> Tensor:
+    height, width, channels = pixels.shape[1:]
+    offsets = torch.arange(height * width * channels, device=pixels.device).reshape(height, width, channels)
+    places = (noise[:, 1].long()[:, None, None, None] + offsets) % NOISE_RING
+    return pixels + ring[places].float() * (noise[:, 0] / NOISE_UNIT)[:, None, None, None]
+
+
+def _cutout(pixels: Tensor, rectangle: Tensor) -> Tensor:
+    left, top, right, bottom, shade = rectangle[:, :, None, None].unbind(1)
+    x = torch.arange(pixels.shape[2], device=pixels.device)[None, None, :]
+    y = torch.arange(pixels.shape[1], device=pixels.device)[None, :, None]
+    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+    return torch.where(inside[..., None], shade[..., None].round(), pixels)
+
+
+def _jpeg(pixels: Tensor, quality: Tensor, transform: Tensor, steps: Tensor) -> Tensor:
+    marked = jpeg_marks(pixels.round(), quality, transform, steps)
+    return torch.where((quality > 0)[:, None, None, None], marked, pixels)

@@ -1,0 +1,124 @@
+"""Pictures held on a device: what is drawn there is what NumPy draws, and batches look as those of the table do."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from inkmill.data.augment import Augmentation, apply_cv  # noqa: E402
+from inkmill.data.augment import spec as ops  # noqa: E402
+from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
+from inkmill.data.augment.augment_torch import HeldAugmenter  # noqa: E402
+from inkmill.data.augment.random_numbers import epoch_key, keyed_states, row_states, uniforms  # noqa: E402
+from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names  # noqa: E402
+
+WILD = [{"op": "perspective", "x": 0.5, "y": 0.5}] * 4 + [
+    {"op": "group", "p": 0.5, "ops": [{"op": "blur", "choices": [0.3, 1, 2.7]}, {"op": "jpeg", "p": 0.7}]},
+    {"op": "invert", "p": 0.5},
+    {"op": "saturation"},
+    {"op": "flip", "p": 0.5, "axis": "vertical"},
+    {"op": "blur", "p": 0.1},
+]
+SPECS = {name: load_preset(name) for name in preset_names()} | {"wild": parse_ops(WILD)}
+SPECS |= {name: parse_ops([{"op": name, "p": 0.6}]) for name in OPS.names() if name != "group"}
+
+
+def on_torch(numbers: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(numbers.view(np.int64))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(-(2**70), 2**70), st.integers(0, 2**33), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+def test_torch_hashes_to_the_same_numbers(seed: int, epoch: int, index: list[int]) -> None:
+    augmentation, states = Augmentation(load_preset("tao")), row_states(seed, epoch, np.array(index))
+    by_torch = keyed_states(on_torch(epoch_key(seed, epoch)), torch.tensor(index))
+    assert by_torch.tolist() == states.view(np.int64).tolist()
+    expected = uniforms(states, augmentation.steps)
+    assert torch.equal(uniforms(by_torch, on_torch(augmentation.steps)), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_torch_draws_the_same_table(name: str) -> None:
+    augmentation, index = Augmentation(SPECS[name]), np.arange(2000)
+    expected = augmentation.draw(3, 5, index, 31, 100).values
+    states, steps = on_torch(row_states(3, 5, index)), on_torch(augmentation.steps)
+    for column, number in enumerate(augmentation.columns(torch, states, steps, 31, 100)):
+        drawn = number if isinstance(number, float) else number.float().numpy()
+        np.testing.assert_array_max_ulp(np.broadcast_to(np.float32(drawn), 2000), expected[:, column], 1)
+
+
+@pytest.mark.parametrize("name", ["scene_text", "wild", "captcha"])
+def test_the_coins_alone_tell_which_rows_get_a_change(name: str) -> None:
+    augmentation, index = Augmentation(SPECS[name]), np.arange(3000)
+    table, states = augmentation.draw(1, 2, index, 32, 128), row_states(1, 2, index)
+    for part, kind in (("blur", ops.Blur), ("jpeg", ops.Jpeg)):
+        numbers = table.part(part)
+        expected = np.zeros(3000, bool) if numbers is None else numbers[:, 0] > 0
+        assert np.array_equal(augmentation.rows_with(kind, states), expected)
+
+
+def shown(crops: np.ndarray, name: str, index: np.ndarray, epoch: int = 1) -> tuple[Augmentation, np.ndarray]:
+    """Return an augmentation, and what applying its table to the pictures of a batch shows."""
+    augmentation = Augmentation(SPECS[name])
+    table = augmentation.draw(9, epoch, index, 32, 128)
+    return augmentation, apply_torch(torch.from_numpy(crops[index]), table).numpy()
+
+
+def assert_close(one: np.ndarray, other: np.ndarray) -> None:
+    """Numbers that differ in their last bit may round to the next shade, and in JPEG to the next coefficient."""
+    difference = np.abs(one.astype(int) - other)
+    assert difference.mean() < 0.01
+    assert (difference > 1).mean() < 0.001
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", [*preset_names(), "wild"])
+def test_a_batch_of_held_pictures_looks_as_its_table_says(
+    crops: dict[int, np.ndarray], name: str, channels: int
+) -> None:
+    index = np.random.default_rng(0).permutation(64)[:40]
+    augmentation, expected = shown(crops[channels], name, index)
+    augment = HeldAugmenter(torch.from_numpy(crops[channels]), augmentation, seed=9, batch_size=40)
+    assert_close(augment(1, index).numpy(), expected)
+
+
+def test_batches_without_rows_or_without_changes_are_fetched_alone(crops: dict[int, np.ndarray]) -> None:
+    images = torch.from_numpy(crops[3])
+    assert HeldAugmenter(images, Augmentation(SPECS["tao"]), 0, 8)(0, np.arange(0)).shape == (0, 32, 128, 3)
+    assert torch.equal(HeldAugmenter(images, Augmentation([]), 0, 8)(0, np.array([5, 3])), images[[5, 3]])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_one_compilation_serves_every_epoch_short_batches_and_overflowing_blocks(crops: dict[int, np.ndarray]) -> None:
+    images, size = torch.from_numpy(crops[1]), 64
+    augmentation = Augmentation(parse_ops([{"op": "rotate"}, {"op": "blur", "p": 0.05, "sigma": 1}]))
+    augment = HeldAugmenter(images, augmentation, 9, size, compiled=True)
+    blurred = [row for row in range(64) if augmentation.rows_with(ops.Blur, row_states(9, 1, np.array([row])))[0]]
+    batches = [np.arange(size), np.arange(20), np.resize(blurred, size)]  # the last has 64 to blur, a block holds 32
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    for epoch in (1, 2):
+        for index in batches:
+            table = augmentation.draw(9, epoch, index, 32, 128)
+            assert_close(augment(epoch, index).numpy(), apply_torch(images[index], table).numpy())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", preset_names())
+def test_the_compiled_pass_on_a_gpu_draws_and_shows_the_same(crops: dict[int, np.ndarray], name: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    images = np.tile(crops[3], (8, 1, 1, 1))
+    augmentation, index = Augmentation(SPECS[name]), np.random.default_rng(0).permutation(512)
+    augment = HeldAugmenter(torch.from_numpy(images).cuda(), augmentation, seed=9, batch_size=512)
+    for rows in (index, index[:100]):
+        by_cv = apply_cv(images[rows], augmentation.draw(9, 1, rows, 32, 128))
+        difference = np.abs(augment(1, rows).cpu().numpy().astype(int) - by_cv)
+        assert difference.mean() < 0.4  # as in test_engines: OpenCV rounds after each change
