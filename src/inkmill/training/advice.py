@@ -127,8 +127,7 @@ def _cause(waiting: Waiting, loading: Loading) -> tuple[str, str]:
     if loading.makers and waiting.busy < IDLE:
         if loading.who == "dali":
             return "dali", f"DALI's own work takes it, for what feeds DALI is idle {1 - waiting.busy:.0%} of the time"
-        who = "threads" if loading.who == "resident" else loading.who
-        return "handing over", f"the {who} that load are idle {1 - waiting.busy:.0%} of the time"
+        return "handing over", f"the {loading.who} that load are idle {1 - waiting.busy:.0%} of the time"
     stage, share = waiting.slowest()
     whose = "the loader's" if not loading.makers or loading.who in ("dali", "resident") else f"the {loading.who}'"
     return stage, f"{_DOING[stage]} takes {share:.0%} of {whose} time"
