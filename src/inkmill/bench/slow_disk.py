@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inkmill.data.sample import Source, Target
 from inkmill.data.sources import files_of
@@ -32,6 +34,7 @@ class SlowDisk(BaseSource):
         self.source, self.latency_s, self.bytes_per_s = source, latency_s, bytes_per_s
         np.lib.format.open_memmap(flags, "w+", np.uint8, (len(source),))[:] = 0
         self.flags = flags
+        self._opened: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -39,7 +42,7 @@ class SlowDisk(BaseSource):
     def image(self, index: int) -> bytes:
         """See `BaseSource.image`."""
         data = image_of(self.source, index)
-        cached = np.load(self.flags, mmap_mode="r+")
+        cached = self._cached()
         if not cached[index]:
             cached[index] = 1
             time.sleep(self.latency_s + len(data) / self.bytes_per_s)
@@ -59,7 +62,15 @@ class SlowDisk(BaseSource):
 
     def forget(self) -> None:
         """Empty the page cache of this source."""
-        np.load(self.flags, mmap_mode="r+")[:] = 0
+        self._cached()[:] = 0
+
+    def _cached(self) -> NDArray[np.uint8]:
+        if self._opened is None:
+            self._opened = np.load(self.flags, mmap_mode="r+")
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
 
     def _fingerprint(self) -> str:
         return f"slow {self.source.fingerprint}"

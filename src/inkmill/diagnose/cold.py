@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from inkmill.data.sample import Source
-from inkmill.data.sources import Subset, files_of, release
+from inkmill.data.sources import Mix, Subset, files_of, release
 from inkmill.errors import DataError
 
 MOST_LEFT = 0.1
@@ -56,11 +56,7 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
 
     A source that is no file may have a method `forget()`, which does the same in its own way.
     """
-    innermost = source
-    while isinstance(innermost, Subset):
-        innermost = innermost.source
-    if hasattr(innermost, "forget"):
-        innermost.forget()
+    if _forget(source):
         return Dropped(True)
     release(source)
     files = files_of(source, index)
@@ -79,6 +75,18 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
         why = f"{left:.0%} of the pages stayed in memory (another program has them open, or the file system keeps them)"
         return Dropped(False, why, len(files), size)
     return Dropped(True, "", len(files), size)
+
+
+def _forget(source: Source) -> bool:
+    """Ask the sources that a source is made of to forget what they have read; return whether one could."""
+    if isinstance(source, Subset):
+        return _forget(source.source)
+    if isinstance(source, Mix):
+        return any([_forget(one) for one in source.sources])  # noqa: C419 - all of them
+    if hasattr(source, "forget"):
+        source.forget()
+        return True
+    return False
 
 
 def read_all(source: Source, index: Sequence[int]) -> None:

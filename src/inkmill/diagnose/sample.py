@@ -37,7 +37,7 @@ class Sampled:
         return self.prepared.train.source
 
     def cut(self, most: int) -> Sampled:
-        """Return at most `most` of the samples."""
+        """Return at most `most` of the samples: the first ones, which are in no order."""
         if len(self.source) <= most:
             return self
         part = replace(self.prepared.train, source=Subset(self.source, np.arange(most)))
@@ -76,7 +76,7 @@ def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, s
     """
     if not len(whole):
         raise DataError(f"{whole.name} holds no samples: there is nothing to measure with")
-    rows = np.sort(np.random.default_rng(seed).permutation(len(whole))[:most]).astype(np.int64)
+    rows = np.random.default_rng(seed).choice(len(whole), min(most, len(whole)), replace=False).astype(np.int64)
     normaliser = Normaliser(spec.dataset.normalise)
     labels = [_label(whole, row, normaliser) for row in rows.tolist()]
     listed = spec.dataset.character_list_file
@@ -89,10 +89,8 @@ def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, s
         raise DataError(f"{whole.name}: no label of {len(rows):,} samples can be used; `inkmill check` shows why")
     if not good.all():
         say(f"{(~good).sum():,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
-    # Shuffled for once, so that any first part of them is a random part too.
-    chosen = np.random.default_rng(seed).permutation(rows[good])
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
-    train = PreparedSet(Subset(whole, chosen), None, {})
+    train = PreparedSet(Subset(whole, rows[good]), None, {})
     return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole)
 
 

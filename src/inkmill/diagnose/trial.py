@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import count
 from time import monotonic, perf_counter
 from typing import Any
 
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.sample import Batch
+from inkmill.diagnose.cold import drop
 from inkmill.diagnose.rig import Rig, for_ever
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
@@ -37,10 +41,14 @@ def open_warm(rig: Rig, seconds: float) -> DeviceLoader:
         raise
 
 
-def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float) -> Interval:
+def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float, cold: bool = False) -> Interval:
     """Train for about `seconds`, after at most `warm_s` of filling what is kept, and return the images a second.
 
-    The sample stands for the whole: pictures are kept as far as they are of the whole set.
+    Args:
+        spec: the settings.
+        sampled: stands for the whole set.
+        seconds, warm_s: see above.
+        cold: read from the disk in every epoch, as a set does that is larger than the page cache.
 
     Raises:
         InkmillError: these settings cannot run here.
@@ -48,26 +56,48 @@ def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float) -> In
     rig = Rig(spec, sampled.prepared)
     try:
         with open_warm(rig, warm_s) as loader:
-            return speed(rig, loader, seconds)
+            cold = cold and spec.dataset.keep == "none"
+            window = _cold_window(rig, loader, seconds / 4) if cold else _window(rig, loader, seconds / 8)
+            return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
     finally:
         rig.close()
 
 
-def speed(rig: Rig, loader: DeviceLoader, seconds: float) -> Interval:
-    """Train on a loader for about `seconds`; windows follow each other without a pause, so nothing is made between."""
+def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
+    """Windows follow each other without a pause, so nothing is made between them."""
     batches = for_ever(loader)
     for _ in range(max(_WARM_STEPS, 2 * rig.spec.dataset.workers)):
         rig.step(next(batches))
     rig.settle()
-    window_s = seconds / 8
+    return lambda: _speed(rig, batches, seconds)
+
+
+def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
+    """Each window is a part of an epoch whose files were dropped before it."""
+    epochs = count(1000, 2)
 
     def window() -> float:
-        began, images = perf_counter(), 0
-        while perf_counter() - began < window_s or not images:
-            batch = next(batches)
-            rig.step(batch)
-            images += len(batch)
+        source = loader.plan.source
+        if not drop(source, range(len(source))).cold:  # workers have them mapped
+            loader.close()
+            drop(source, range(len(source)))
+        loader.set_epoch(next(epochs))
+        batches = iter(loader)
+        for _ in range(min(rig.spec.dataset.workers + 1, len(loader) // 2)):
+            rig.step(next(batches))
         rig.settle()
-        return images / (perf_counter() - began)
+        return _speed(rig, batches, seconds)
 
-    return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
+    return window
+
+
+def _speed(rig: Rig, batches: Iterator[Batch], seconds: float) -> float:
+    """Return images a second of training on batches for a while, or until they end."""
+    began, images = perf_counter(), 0
+    for batch in batches:
+        rig.step(batch)
+        images += len(batch)
+        if perf_counter() - began > seconds:
+            break
+    rig.settle()
+    return images / (perf_counter() - began)

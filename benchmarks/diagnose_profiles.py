@@ -1,0 +1,194 @@
+"""Does the plan fit the machine? Three machines on one GPU, each plan tried on each of them.
+
+    python benchmarks/diagnose_profiles.py [--only PROFILE] [--seconds 100] [--trial 8] [--json FILE] [--smoke]
+
+    many cores    all cores of this machine, samples in an LMDB
+    few cores     2 cores, the same samples
+    slow disk     2 cores, and each first read of a sample waits 2 ms, as a network's or a rotating disk's does
+
+The cores are those that the process may use (sched_setaffinity), so the software sees a small machine; the slow disk is
+a source that sleeps. The set counts as one of so many samples that neither RAM nor GPU holds it, and is trained on for
+one epoch: else the answer on all three would be to keep it. OCRNet (ResNet, 2 BiLSTM, CTC, 32x100) on 3-channel JPEG
+word crops, strong augmentation. `diagnose` starts from two workers, fp32, augmentation on the CPU, nothing kept.
+
+The table: each profile's plan, predicted and measured, and what the other two plans make on it. The exit code is 1
+where another plan wins by more than 3 %, or where two plans are the same. A profile takes under three minutes on one
+H200. `--smoke` runs two small profiles on a CPU: a test, not a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from inkmill.bench.crops import write_crops
+from inkmill.bench.slow_disk import SlowDisk
+from inkmill.bench.stamp import in_words, machine_stamp
+from inkmill.bench.strong import strong_spec
+from inkmill.config.load import load_spec
+from inkmill.config.spec import Spec
+from inkmill.data.sample import Source
+from inkmill.data.sources import LmdbSource, Mix
+from inkmill.diagnose.run import diagnose
+from inkmill.diagnose.sample import take_sample
+from inkmill.diagnose.trial import changed, run_trial
+
+FEW = 2
+LATENCY_S = 0.002
+STAND_FOR = 500_000_000  # samples of the set that is stood for: 4.8 TB of fitted pictures
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine that is stood for."""
+
+    name: str
+    cores: int
+    latency_s: float
+
+
+def profiles(smoke: bool) -> list[Profile]:
+    """Return the three machines, or a small one."""
+    every = len(os.sched_getaffinity(0))
+    if smoke:
+        return [Profile("many cores", every, 0.0), Profile("slow disk", 1, LATENCY_S)]
+    return [
+        Profile("many cores", every, 0.0),
+        Profile("few cores", FEW, 0.0),
+        Profile("slow disk", FEW, LATENCY_S),
+    ]
+
+
+def spec_of(folder: Path, smoke: bool) -> Spec:
+    """Return the settings that every profile starts from."""
+    model = {"backbone": "ResNet", "sequence": "BiLSTM", "prediction": "CTC", "input_channel": 3, "input_width": 100}
+    if smoke:
+        model |= {"backbone": "VGG", "feature_channel": 8, "sequence": "none"}
+    dataset: dict[str, Any] = {"batch_size": 16 if smoke else 512, "workers": 2, "augment_on": "cpu"}
+    dataset["augmentation"] = strong_spec().model_dump(exclude_defaults=True)
+    train = {"precision": "fp32", "num_epochs": 1, "optim": {"name": "adamw"}}
+    given = {"model": model, "dataset": dataset, "train": train, "results_dir": str(folder / "results")}
+    return load_spec(None, list(given.items()))
+
+
+@contextmanager
+def machine(profile: Profile, stored: Source, folder: Path) -> Iterator[Source]:
+    """Make this process and those it starts see the profile's cores; yield its data."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[: profile.cores])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(threads, profile.cores))
+    source = SlowDisk(stored, profile.latency_s, folder / "flags.npy") if profile.latency_s else stored
+    try:
+        yield source
+    finally:
+        torch.set_num_threads(threads)
+        os.sched_setaffinity(0, allowed)
+
+
+def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dict[str, Any]:
+    """Diagnose on a profile."""
+    whole = Mix([source], [STAND_FOR / len(source)])
+    found = diagnose(spec, lambda line: print(line, file=sys.stderr, flush=True), source=whole, seconds=seconds)
+    measured = None if found.measured is None else found.measured.mean
+    return {
+        "profile": profile.name,
+        "verdict": found.verdict.sentence,
+        "overrides": found.overrides,
+        "settings": asdict(found.plan.best.settings),
+        "now": found.test.images_per_s,
+        "predicted": found.plan.best.images_per_s,
+        "measured": measured,
+        "seconds": found.seconds,
+        "why": found.plan.why,
+        "facts": asdict(found.facts),
+        "notes": found.notes,
+    }
+
+
+def try_all(
+    profile: Profile, plans: list[dict[str, Any]], spec: Spec, source: Source, seconds: float
+) -> dict[str, Any]:
+    """Return the images a second of every plan on a profile, each read cold where the disk is slow."""
+    found: dict[str, Any] = {}
+    for plan in plans:
+        sampled = take_sample(spec, source, lambda line: None)
+        settings = spec if not plan["overrides"] else changed(spec, plan["overrides"])
+        try:
+            found[plan["profile"]] = run_trial(settings, sampled, seconds, 1.0, cold=profile.latency_s > 0).mean
+        except Exception as error:  # a plan that a machine cannot run has lost there, whatever the reason
+            print(f"{plan['profile']} on {profile.name}: {error}", file=sys.stderr)
+            found[plan["profile"]] = 0.0
+    return found
+
+
+def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: dict[str, Any]) -> bool:
+    """Print the tables; return whether each plan wins on its own profile and no two are the same."""
+    table = Table(title=in_words(stamp), title_justify="left")
+    for heading in ("profile", "plan", "now", "predicted", "measured", *(f"plan of {name}" for name in tried)):
+        table.add_column(heading)
+    good = len({json.dumps(plan["settings"], sort_keys=True) for plan in plans}) == len(plans)
+    for plan in plans:
+        name, words = plan["profile"], " ".join(f"{key}={value}" for key, value in plan["overrides"].items())
+        speeds = tried.get(name, {})
+        own = speeds.get(name, 0.0)
+        good = good and all(own >= 0.97 * speed for speed in speeds.values())
+        cells = [f"{plan['now']:,.0f}", f"{plan['predicted']:,.0f}", f"{plan['measured'] or 0:,.0f}"]
+        table.add_row(name, words, *cells, *(f"{speeds.get(other, 0):,.0f}" for other in tried))
+    Console(width=200).print(table)
+    return good
+
+
+def main() -> int:
+    """Diagnose every profile, try every plan on each, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="diagnose this profile alone; plans of others come from --json")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of each diagnosis")
+    parser.add_argument("--trial", type=float, default=8.0, help="seconds of each plan on each profile; 0 tries none")
+    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--json", type=Path, help="what was found; read first, so that runs add up")
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args()
+    if args.smoke:
+        args.images, args.seconds, args.trial = 200, 1.5, 0.3
+    kept = json.loads(args.json.read_text("utf-8")) if args.json and args.json.exists() else {"plans": []}
+    plans = {plan["profile"]: plan for plan in kept["plans"]}
+    tried: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="inkmill-profiles-") as name:
+        folder = Path(name)
+        stored = LmdbSource(write_crops(folder / "crops", args.images))
+        spec, chosen = spec_of(folder, args.smoke), profiles(args.smoke)
+        for profile in chosen:
+            if args.only in profile.name and (args.only or profile.name not in plans):
+                with machine(profile, stored, folder) as source:
+                    plans[profile.name] = plan_of(profile, spec, source, args.seconds)
+                print(json.dumps(plans[profile.name]), file=sys.stderr, flush=True)
+                _keep(args.json, plans, tried)
+        for profile in chosen if args.trial and all(one.name in plans for one in chosen) else []:
+            with machine(profile, stored, folder) as source:
+                tried[profile.name] = try_all(profile, list(plans.values()), spec, source, args.trial)
+            print(json.dumps({profile.name: tried[profile.name]}), file=sys.stderr, flush=True)
+    _keep(args.json, plans, tried)
+    good = show(list(plans.values()), tried, machine_stamp())
+    return 0 if good or args.only or args.smoke else 1
+
+
+def _keep(path: Path | None, plans: dict[str, Any], tried: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps({"plans": list(plans.values()), "tried": tried}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
