@@ -85,6 +85,16 @@ def test_ranks_share_an_epoch_without_overlap(length: int, batch_size: int, worl
 
 
 @pytest.mark.parametrize("buckets", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_batches_one_after_the_other_are_those_asked_for_by_number(world: int, buckets: bool) -> None:
+    widths = np.arange(40_001) % 3 if buckets else None
+    batches = BatchOrder(Order(40_001, 5), 1000, 0, world, widths)
+    for first in (0, 7, len(batches)):
+        expected = [batches.rows(2, number).tolist() for number in range(first, len(batches))]
+        assert [rows.tolist() for rows in batches.batches(2, first)] == expected
+
+
+@pytest.mark.parametrize("buckets", [False, True])
 def test_the_same_global_batch_holds_the_same_rows_for_any_number_of_ranks(buckets: bool) -> None:
     widths = np.array([32, 64])[np.arange(203) % 2] if buckets else None
     alone = BatchOrder(Order(203, 3), 16, bucket_widths=widths)

@@ -92,9 +92,8 @@ class ResidentLoader(Loader):
         if self._images is None:
             self._fill()
         blocked = self._blocked_mask.copy()
-        for number in range(first, len(self)):
+        for number, wanted in enumerate(self._order.batches(epoch, first), first):
             clock = StageClock(number)
-            wanted = self._order.rows(epoch, number)
             index = wanted[blocked[wanted] == 0]
             made = self._made(epoch, index, len(wanted) - len(index), clock)
             made.stages = clock.seconds()
