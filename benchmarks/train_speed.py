@@ -190,11 +190,14 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
     task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.fit)
     step = Step(model, args.device, fast=True)
     base = 0.0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if args.device == "cuda" else threads)  # as `inkmill train` does
     for name, (make, warm_images) in streams(task).items():
         row = _row(model, name, model.batch_size, step, make(), args.seconds, warm_images)
         base = base or row["images_per_s"]
         yield row | {"of_step": round(row["images_per_s"] / base, 3)}
     del step
+    torch.set_num_threads(threads)
     yield of_the_command(model, source, folder, args, base)
     classic = Task(source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.fit)
     slow = Step(model, args.device, fast=False)

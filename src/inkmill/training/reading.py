@@ -35,8 +35,11 @@ def to_input(images: Tensor) -> Tensor:
 
 def on_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
     """Return an array's copy on a device; nothing waits for it."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    if device.type != "cuda":
+        return torch.from_numpy(array).to(device)
+    pinned = torch.empty(array.shape, dtype=torch.int64, pin_memory=True)
+    np.copyto(pinned.numpy(), array)  # torch's own copy would wake its CPU threads
+    return pinned.to(device, non_blocking=True)
 
 
 class TorchReader(BaseReader):

@@ -143,6 +143,10 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     missing = [number for number in wanted if number >= gpus]
     if missing:
         raise ConfigError(f"train.gpu_ids asks for GPU {missing[0]}, and this machine has {gpus} (0 to {gpus - 1})")
+    if "OMP_NUM_THREADS" not in os.environ:
+        # With the model on a GPU torch's CPU threads have next to nothing to do, and between two small jobs they spin:
+        # on 16 cores they took seven of them, which the loader's processes and the launching of kernels then lacked.
+        torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = settings.cudnn.benchmark
     torch.backends.cudnn.deterministic = settings.cudnn.deterministic
     torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
