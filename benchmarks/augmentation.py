@@ -1,12 +1,14 @@
 """How fast each engine applies an augmentation: `python benchmarks/augmentation.py [--preset scene_text]`.
 
-Prints one JSON line a row: what, device, images a second (median of 5 rounds), the rounds' spread. The torch rows keep
-the batch on the device and draw the tables beforehand, as the loaders do on other threads; `draw` is timed by itself.
+Prints one JSON line a row: what, device, images a second (median of 5 rounds), the rounds' spread. The rows of
+`apply_torch` keep the batch on the device and draw the tables beforehand, as worker processes do; `draw` is timed by
+itself. `augment_torch` does all of it from 100,000 pictures on the device: fetches random ones, draws, applies.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
@@ -18,6 +20,8 @@ import numpy as np
 
 from inkmill.data.augment import Augmentation, Table, apply_cv
 from inkmill.data.augment.spec import load_preset, preset_names
+
+HELD = 100_000
 
 
 def measure(what: str, device: str, images: int, work: Callable[[], object], finish: Callable[[], object]) -> None:
@@ -55,6 +59,7 @@ def main() -> None:
         few = images[:256], table.rows(slice(256))
         measure(f"apply_cv {preset}", cpu, 256, lambda few=few: apply_cv(*few), lambda: None)
         on_gpu(f"apply_torch {preset}", images, table)
+        from_device_memory(f"augment_torch {preset}", augmentation, images)
 
 
 def on_gpu(what: str, images: np.ndarray, table: Table) -> None:
@@ -71,6 +76,26 @@ def on_gpu(what: str, images: np.ndarray, table: Table) -> None:
     measure(
         f"{what} eager", name, len(images), lambda: apply_torch(batch, table, compiled=False), torch.cuda.synchronize
     )
+
+
+def from_device_memory(what: str, augmentation: Augmentation, images: np.ndarray) -> None:
+    """Measure batches of pictures that a GPU holds, where there is one."""
+    import torch
+
+    from inkmill.data.augment.augment_torch import HeldAugmenter
+
+    if not torch.cuda.is_available():
+        return
+    held = torch.from_numpy(images).cuda().repeat(-(-HELD // len(images)), 1, 1, 1)[:HELD]
+    augment = HeldAugmenter(held, augmentation, 0, len(images))
+    index = np.random.default_rng(0).integers(0, HELD, (64, len(images)))
+    batches = itertools.count()
+
+    def work() -> torch.Tensor:
+        epoch, number = divmod(next(batches), len(index))
+        return augment(epoch, index[number])
+
+    measure(what, torch.cuda.get_device_name(), len(images), work, torch.cuda.synchronize)
 
 
 if __name__ == "__main__":
