@@ -94,6 +94,15 @@ def test_batches_without_rows_or_without_changes_are_fetched_alone(crops: dict[i
     assert torch.equal(HeldAugmenter(images, Augmentation([]), 0, 8)(0, np.array([5, 3])), images[[5, 3]])
 
 
+def test_a_compiler_sees_the_drawing_of_all_ops_as_one_graph() -> None:
+    augmentation = Augmentation([op for name in OPS.names() if name != "group" for op in SPECS[name]] + SPECS["wild"])
+    states, steps = on_torch(row_states(0, 0, np.arange(8))), on_torch(augmentation.steps)
+    torch._dynamo.reset()
+    draw = torch.compile(augmentation.columns, backend="eager", dynamic=False, fullgraph=True)
+    drawn, expected = (columns(torch, states, steps, 32, 128) for columns in (draw, augmentation.columns))
+    assert all(np.array_equal(one, other) for one, other in zip(drawn, expected, strict=True))
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_one_compilation_serves_every_epoch_short_batches_and_overflowing_blocks(crops: dict[int, np.ndarray]) -> None:
     images, size = torch.from_numpy(crops[1]), 64

@@ -50,6 +50,7 @@ class Augmentation:
     def __init__(self, changes: list[ops.Op]) -> None:
         self._ops = list(_flatten(changes, (), iter(range(1_000_000))))
         self.layout = _layout(self._ops)
+        _ = self.layout.columns  # cached now: torch.compile cannot trace a cached_property's first call on Python 3.11
         self._draws: list[int] = []
         self._first: dict[int, int] = {}  # of an op or group: where its draws begin among all
         for entry in self._ops:
