@@ -35,7 +35,7 @@ _SMALL = (
     "model.sequence=none",
     "model.input_width=64",
 )
-_SAMPLES = 400
+_SAMPLES = 512
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ CASES = (
     Case(
         "one worker",
         "prepare",
-        ("dataset.batch_size=32", "dataset.workers=1"),
+        ("dataset.batch_size=16", "dataset.workers=1"),
         enlarged=8,
         sentence="dataset.",
     ),
     Case(
         "heavy augmentation on the CPU",
         "prepare",
-        ("dataset.batch_size=64", "dataset.workers=0", "model.input_channel=3", f"dataset.augmentation.ops={_HEAVY}"),
+        ("dataset.batch_size=128", "dataset.workers=0", "model.input_channel=3", f"dataset.augmentation.ops={_HEAVY}"),
         sentence="most of it augmentation",
     ),
     Case("a tiny model", "prepare", ("dataset.batch_size=32", "dataset.workers=0"), enlarged=4, sentence="decoding"),
@@ -126,7 +126,7 @@ def planted(case: Case, whole: Source, folder: Path) -> Iterator[tuple[Spec, Sou
 
     Args:
         case: which.
-        whole: short labels in small pictures, 400 or more.
+        whole: short labels in small pictures, 512 or more.
         folder: for what is written.
     """
     source: Source = Subset(whole, np.linspace(0, len(whole) - 1, _SAMPLES).astype(np.int64))
@@ -135,7 +135,7 @@ def planted(case: Case, whole: Source, folder: Path) -> Iterator[tuple[Spec, Sou
     if case.latency_s:
         source = SlowDisk(source, case.latency_s, folder / "flags.npy")
     spec = load_spec(None, [*_SMALL, f"results_dir={folder}", *case.spec])
-    with _others(3 * cores() if case.busy else 0):
+    with _others(4 * cores() if case.busy else 0):
         yield spec, source
 
 

@@ -22,6 +22,7 @@ class Stages:
         other: order, labels, laying out.
         kept: getting a kept picture instead of read, decode and fit.
         augment_gpu: applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
+        augment_host: issuing that, in seconds of the training process.
     """
 
     read: float
@@ -33,6 +34,7 @@ class Stages:
     kept: float = 0.0
     wait: float = 0.0
     augment_gpu: float | None = None
+    augment_host: float = 0.0
 
     @property
     def fresh(self) -> float:
@@ -47,7 +49,7 @@ class Step:
     Attributes:
         batch_size, precision, compile, channels_last: the settings.
         seconds: of the device for one image, augmentation left out.
-        host: of the training process's CPU for one image: issuing the step, labels, taking batches.
+        host: of the training process's CPU for one image: issuing the step, augmentation left out, and labels.
     """
 
     batch_size: int

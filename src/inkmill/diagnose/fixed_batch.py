@@ -68,6 +68,7 @@ class FixedBatch:
         step: the model's own step, without any stall.
         repeated, cached, warm, cold: as measured; cold is None where files could not be dropped.
         stalls: in the order of their making.
+        issue_s: seconds of the host to issue a step to a GPU; 0 on a CPU.
         notes: what a reader of the figures must know.
     """
 
@@ -78,6 +79,7 @@ class FixedBatch:
     warm: Interval
     cold: Interval | None
     stalls: tuple[Stall, ...]
+    issue_s: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -124,6 +126,7 @@ class _Test:
         self.makers = rig.spec.dataset.workers
         self.batch = next(rig.repeated())
         self.notes: list[str] = []
+        self.issue_s = 0.0
 
     def run(self) -> FixedBatch:
         self.steps = self._calibrate()
@@ -137,7 +140,7 @@ class _Test:
         if self._can_be_cold():
             feeds["cold"] = _Feed(self._cold)
         if self.on_gpu:
-            feeds["queued"] = _Feed(lambda: (self.rig.queued_s(self.batch), 0.0, 0.0))
+            feeds["queued"] = _Feed(self._queued)
         windows = {name: feed.window for name, feed in feeds.items()}
         times = in_rounds(windows, Rounds(self.seconds))
         return self._result(times, feeds)
@@ -146,7 +149,7 @@ class _Test:
         for _ in range(3):  # the first step of a shape allocates, chooses kernels, perhaps compiles
             self.rig.step(self.batch)
         if self.on_gpu:
-            self.rig.measure_issue(self.batch)
+            self.issue_s = self.rig.issue_s(lambda: self.rig.step(self.batch))
         took, _, _ = self._window(iter(lambda: self.batch, None), _FEWEST_STEPS)
         return max(_FEWEST_STEPS, round(self.window_s / took))
 
@@ -203,6 +206,10 @@ class _Test:
             self.notes.append(f"no cold figures: {dropped.why_not}")
         return dropped.cold
 
+    def _queued(self) -> tuple[float, float, float]:
+        times = [self.rig.gpu_s(lambda: self.rig.step(self.batch), self.issue_s) for _ in range(_FEWEST_STEPS)]
+        return fmean(times), 0.0, 0.0
+
     def _result(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> FixedBatch:
         clean = times if self.on_gpu else self._without_delays(times, feeds)
         total = fmean(times["warm"])
@@ -226,7 +233,7 @@ class _Test:
         stalls = tuple(Stall(name, time, time.mean / total, _state(time, total)) for name, time in found.items())  # type: ignore[arg-type]
         means = {name: interval(values) for name, values in times.items()}
         kinds = means["repeated"], means["cached"], means["warm"], means.get("cold")
-        return FixedBatch(self.rig.spec.dataset.batch_size, step, *kinds, stalls, tuple(self.notes))
+        return FixedBatch(self.rig.spec.dataset.batch_size, step, *kinds, stalls, self.issue_s, tuple(self.notes))
 
     def _without_delays(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> dict[str, list[float]]:
         """Take out waiting for a core; where workers run beside the step, no more of it than the step alone had."""

@@ -107,7 +107,7 @@ def _simplest(predictions: list[Prediction], current: Settings) -> Prediction:
         changed = sum(getattr(settings, name) != getattr(current, name) for name in ("precision", "channels_last"))
         return (
             settings.compile,
-            settings.batch_size != current.batch_size,
+            abs(settings.batch_size - current.batch_size),
             changed,
             settings.loader == "dali",
             _TIERS.index(settings.keep),

@@ -74,16 +74,17 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     stages = facts.stages
     on_gpu = settings.augment_on == "gpu" or settings.keep == "gpu"
     device = step.seconds + ((stages.augment_gpu or 0.0) if on_gpu else 0.0)
+    host = step.host + (stages.augment_host if on_gpu else 0.0)
     if settings.loader == "dali" and kept < 1:
         rate = facts.dali.get(settings.decode_on, 0.0)
-        return {"step": device, "host": step.host, "dali": 1 / rate if rate else float("inf")}
+        return {"step": device, "host": host, "dali": 1 / rate if rate else float("inf")}
     augment = stages.draw + (0.0 if on_gpu else stages.augment)
     if settings.keep == "gpu" and kept == 1:
-        return {"step": device, "host": step.host + stages.draw}
+        return {"step": device, "host": host + stages.draw}
     work = (1 - kept) * stages.fresh + kept * stages.kept + augment + stages.other
     wait = (1 - kept) * stages.wait if cold else 0.0
     if settings.workers == 0:
-        own = work + wait + step.host
+        own = work + wait + host
         return {"step": device, "host": own} if facts.on_gpu else {"step": device + work + wait}
     makers = min(settings.workers, _MOST_THREADS) if settings.loader == "threads" else settings.workers
     each = work / efficiency(makers, facts)
@@ -91,8 +92,8 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     return {
         "step": device,
         "workers": (each + wait) / makers,
-        "cores": (each + step.host) / (facts.cores if facts.free_cores is None else facts.free_cores),
-        **({"host": step.host} if facts.on_gpu else {}),
+        "cores": (each + host) / (facts.cores if facts.free_cores is None else facts.free_cores),
+        **({"host": host} if facts.on_gpu else {}),
     }
 
 

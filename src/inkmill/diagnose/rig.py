@@ -7,7 +7,7 @@ make the loss infinite, which would end the run.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
@@ -38,7 +38,8 @@ from inkmill.training.run import launch
 _CACHED_BYTES = 256 << 20
 _CACHED_BATCHES = 8
 _LEARNING_RATE = 1e-8
-_QUEUED_STEPS = 4
+_ISSUES = 5
+_NEVER = 1_000_000
 _GPU_HZ = 2e9  # about; the kernel that keeps the GPU busy need only last long enough
 
 
@@ -97,7 +98,6 @@ class Rig:
         folder = results_folder(self.spec, "diagnose")
         self.loop = TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
         self.loop.model.train()
-        self.issue_s = 0.0
 
     def repeated(self) -> Iterator[Batch]:
         """Yield one batch on the device for ever."""
@@ -115,31 +115,31 @@ class Rig:
         """Do one step of training; nothing waits for the device."""
         self.loop.train_on(batch)
 
-    def queued_s(self, batch: Batch, steps: int = _QUEUED_STEPS) -> float:
-        """Return the seconds of a step whose kernels wait in the queue already when the GPU gets to them."""
+    def issue_s(self, work: Callable[[], Any]) -> float:
+        """Return the seconds that the host needs to issue some work of the GPU, whose queue is empty before."""
+        times = []
+        for _ in range(_ISSUES):
+            self.settle()
+            began = perf_counter()
+            work()
+            times.append(perf_counter() - began)
+        self.settle()
+        return median(times)
+
+    def gpu_s(self, work: Callable[[], Any], issue_s: float) -> float:
+        """Return the seconds of work whose kernels wait in the queue already when the GPU gets to them.
+
+        One piece of work at a time: the queue holds about a thousand kernels, and then the host would wait too.
+        """
         self.settle()
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.cuda.device(self.device):
-            torch.cuda._sleep(int(_GPU_HZ * 1.5 * steps * self.issue_s))  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(int(_GPU_HZ * 2 * issue_s))  # type: ignore[no-untyped-call]
             began.record()
-            for _ in range(steps):
-                self.step(batch)
+            work()
             ended.record()
         self.settle()
-        return float(began.elapsed_time(ended)) / 1e3 / steps
-
-    def measure_issue(self, batch: Batch, steps: int = _QUEUED_STEPS) -> float:
-        """Return the seconds that the host needs to issue a step; `queued_s` builds on it."""
-        times = []
-        for _ in range(3):
-            self.settle()
-            began = perf_counter()
-            for _ in range(steps):
-                self.step(batch)
-            times.append((perf_counter() - began) / steps)
-        self.settle()
-        self.issue_s = median(times)
-        return self.issue_s
+        return float(began.elapsed_time(ended)) / 1e3
 
     def settle(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -162,6 +162,7 @@ def measurable(spec: Spec) -> Spec:
     spec.train.num_nodes = 1
     spec.train.optim.lr = _LEARNING_RATE
     spec.train.checkpoint_interval_unit = "epoch"
+    spec.train.log_every = _NEVER  # looking at the loss waits for the device
     if spec.dataset.on_bad_sample == "raise":
         spec.dataset.on_bad_sample = "skip"  # the sample was not checked: training would have left bad ones out
     return spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter
@@ -59,6 +59,7 @@ class Diagnosis:
         machine: its stamp.
         seconds: how long it all took.
         notes: what was not measured and why.
+        phases: seconds of each part of it.
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class Diagnosis:
     machine: dict[str, Any]
     seconds: float
     notes: tuple[str, ...]
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class Diagnosis:
             "measured_now_images_per_s": self.test.images_per_s,
             "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
+            "phases": self.phases,
             "notes": list(self.notes),
         }
 
@@ -126,6 +129,7 @@ class _Run:
         self.began = monotonic()
         self.machine = machine_stamp()
         self.notes: list[str] = []
+        self.phases: dict[str, float] = {}
         self.folder = results_folder(spec, "diagnose")
 
     def run(self, whole: Source) -> Diagnosis:
@@ -133,25 +137,31 @@ class _Run:
         with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
             self.kept = kept
             sampled = take_sample(self.spec, whole, self.say)
-            storage = measure_storage(sampled.source, self.folder, min(6.0, 0.1 * seconds))
+            storage = measure_storage(sampled.source, self.folder, min(4.0, 0.1 * seconds))
             sampled = _affordable(sampled, self.spec, storage, _PASS * seconds)
             read_all(sampled.source, range(len(sampled.source)))
+            self._mark("data")
             self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.keep_gib * 2**30)
             rig = Rig(self.spec, sampled.prepared)
             self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:
                 stages = measure_stages(rig, min(3.0, 0.08 * seconds))
+                self._mark("stages")
                 test, others = self._test(rig)
+                self._mark("fixed batch")
                 facts, current = self._facts(rig, sampled, stages, test, storage)
                 facts = replace(facts, free_cores=max(0.5, facts.cores - (others or 0.0)))
             finally:
                 rig.close()
+            self._mark("loaders alone")
             steps, notes = self._steps(sampled, facts)
             facts = replace(facts, steps=(*facts.steps, *steps))
             self.notes += notes
+            self._mark("other steps")
             plan = make_plan(current, facts)
             auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
             plan, measured = self._prove(sampled, facts, plan, test)
+            self._mark("trial")
         evidence = Evidence(
             test,
             stages,
@@ -180,13 +190,18 @@ class _Run:
             self.machine,
             took,
             everything,
+            self.phases,
         )
+
+    def _mark(self, phase: str) -> None:
+        """Note how long a phase took that ends now."""
+        self.phases[phase] = monotonic() - self.began - sum(self.phases.values())
 
     def _test(self, rig: Rig) -> tuple[FixedBatch, float | None]:
         """Run the fixed-batch test; also return how many cores other programs used meanwhile."""
         with open_warm(rig, 3 * _PASS * self.seconds) as loader:
             began, busy, own = perf_counter(), busy_core_seconds(), own_core_seconds()
-            test = fixed_batch(rig, loader, min(25.0, 0.45 * self.seconds))
+            test = fixed_batch(rig, loader, min(12.0, 0.45 * self.seconds))
             took, busy_after = perf_counter() - began, busy_core_seconds()
             own = own_core_seconds() - own
             self.notes += loader.stats.notes
@@ -202,7 +217,7 @@ class _Run:
         if rig.device.type == "cuda" and stages.augment_gpu is None and plan.pipeline is None and fit.mode != "height":
             stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
         current = settings_of(self.spec, rig)
-        step = users_step(rig, test, current, stages.augment_gpu)
+        step = users_step(rig, test, current, stages)
         efficiency, dali = _USUAL_EFFICIENCY, dict[str, float]()
         if self.seconds >= _THOROUGH_S:
             efficiency = measure_efficiency(plan, stages, 1.5)

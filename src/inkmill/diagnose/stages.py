@@ -27,7 +27,6 @@ from inkmill.errors import DataError
 
 _CHUNK = 64
 _CHUNKS = 8
-_GPU_CALLS = 5
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,11 @@ class StageTimes:
         gpu = mean.get("augment (GPU)")
         names = ("read", "decode", "fit", "draw", "augment", "kept")
         return Stages(
-            **{name: mean.get(name, 0.0) for name in names}, other=mean["collate"], wait=wait, augment_gpu=gpu
+            **{name: mean.get(name, 0.0) for name in names},
+            other=mean["collate"],
+            wait=wait,
+            augment_gpu=gpu,
+            augment_host=mean.get("issue augment", 0.0),
         )
 
 
@@ -193,22 +196,16 @@ def _on_gpu(rig: Rig) -> dict[str, Callable[[], float]]:
     size = len(batch)
 
     def window(work: Callable[[], Any]) -> Callable[[], float]:
-        def take() -> float:
-            rig.settle()
-            began = perf_counter()
-            for _ in range(_GPU_CALLS):
-                work()
-            rig.settle()
-            return (perf_counter() - began) / _GPU_CALLS / size
-
-        return take
+        work()  # the first time may compile
+        issue_s = rig.issue_s(work)
+        return lambda: rig.gpu_s(work, issue_s) / size
 
     found = {"copy": window(lambda: pinned.to(rig.device, non_blocking=True))}
     numbers, plan = rig.plan.numbers, rig.plan
     if numbers is not None and plan.fit.mode != "height":
         table = numbers.draw(0, 0, np.arange(size), plan.fit.height, plan.fit.width)
-        apply_torch(batch.images, table)  # compiles
         found["augment (GPU)"] = window(lambda: apply_torch(batch.images, table))
+        found["issue augment"] = lambda: rig.issue_s(lambda: apply_torch(batch.images, table)) / size
     return found
 
 

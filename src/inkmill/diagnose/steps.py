@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from time import monotonic, process_time
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.config.spec import Spec
-from inkmill.diagnose.facts import Settings, Step
+from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
@@ -21,15 +22,18 @@ _WORTH = 1.03
 _LARGEST_BATCH = 4096
 _FEWEST_STEPS = 20  # an epoch of fewer steps teaches little
 _CPU_STEPS = 3
+_TRIALS = 5
 
 
-def users_step(rig: Rig, test: FixedBatch, current: Settings, augment_gpu: float | None) -> Step:
+def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) -> Step:
     """Return the step of the user's settings, from the fixed-batch test; augmentation on the GPU is taken out."""
     size = test.batch_size
     batch = next(rig.repeated())
     if rig.device.type == "cuda":
-        augmenting = (augment_gpu or 0.0) if batch.extra.get("table") is not None else 0.0
-        return _step(current, max(1e-9, test.step.mean / size - augmenting), rig.issue_s / size)
+        seconds, host = test.step.mean / size, test.issue_s / size
+        if batch.extra.get("table") is not None:
+            seconds, host = seconds - (stages.augment_gpu or 0.0), host - stages.augment_host
+        return _step(current, max(1e-9, seconds), max(1e-9, host))
     began = process_time()
     for _ in range(_CPU_STEPS):
         rig.step(batch)
@@ -95,7 +99,7 @@ class _Trials:
         if step is None:
             return best
         self.steps.append(step)
-        return step if best.seconds > step.seconds * _WORTH or best.host > step.host * _WORTH else best
+        return step if max(best.seconds, best.host) > max(step.seconds, step.host) * _WORTH else best
 
     def _measured(self, spec: Spec) -> Step | None:
         torch.cuda.reset_peak_memory_stats()
@@ -105,11 +109,11 @@ class _Trials:
                 batch = next(rig.repeated())
                 for _ in range(3):
                     rig.step(batch)
-                rig.measure_issue(batch)
-                seconds = min(rig.queued_s(batch) for _ in range(3))
+                issue_s = rig.issue_s(lambda: rig.step(batch))
+                seconds = median(rig.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
                 size = spec.dataset.batch_size
-                return _step(settings_of(spec, rig), seconds / size, rig.issue_s / size)
+                return _step(settings_of(spec, rig), seconds / size, issue_s / size)
             finally:
                 rig.close()
         except torch.OutOfMemoryError:

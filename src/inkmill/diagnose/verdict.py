@@ -74,9 +74,12 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def saturated(test: FixedBatch) -> bool:
-    """Return whether training on a CPU waits longer for a core than it works: then the machine is the limit."""
+    """Return whether training on a CPU waits for a core longer than all else takes, its own work included."""
     launch = test.stall("launch")
-    return launch is not None and launch.state == "real" and launch.seconds.mean > test.step.mean
+    if launch is None or launch.state != "real":
+        return False
+    rest = sum(max(0.0, stall.seconds.mean) for stall in test.stalls if stall.name in ("copy", "prepare"))
+    return launch.seconds.mean > test.step.mean + rest
 
 
 def _weight(stall: Stall, evidence: Evidence) -> float:

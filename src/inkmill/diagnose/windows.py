@@ -85,7 +85,7 @@ class Rounds:
     """
 
     seconds: float
-    least: int = 4
+    least: int = 6
     most: int = 40
     narrow: float = 0.005
 
