@@ -51,7 +51,7 @@ class ModelSpec(Section):
     """How an image meets the input size: stretch (aspect ratio lost), pad (kept; the last column is repeated to the
     right), height (kept; the width is free in steps of 32 up to input_width)."""
     pruned_graph_path: str | None = None
-    """A pruned model file to retrain."""
+    """TAO: a pruned model file to retrain; the same as train.pretrained_model_path."""
     quantize_model_path: str | None = None
     """A model file whose weights start quantisation-aware training."""
 

@@ -82,28 +82,28 @@ class PruneSetting(Section):
     """How much is pruned, and what."""
 
     mode: Literal["amount", "threshold", "experimental_hybrid"] = "amount"
-    """What decides which filters go."""
+    """What decides which channels go: the same share everywhere, a least score, or one cut through all layers."""
     amount: float | None = Field(0.4, ge=0, le=1)
-    """Share of the filters to remove."""
+    """Share to remove: of the channels of every group of layers, with experimental_hybrid of all filters."""
     threshold: float | None = Field(None, ge=0)
-    """Filters with a smaller relative norm go."""
+    """Channels with this score or less go; the highest of a group has 1."""
     granularity: int = Field(8, gt=0)
     """Channel counts are kept at multiples of this."""
     raw_prune_score: Literal["L1", "L2"] = "L1"
-    """Norm of a filter."""
+    """The norm by which filters are scored."""
 
 
 class PruneSpec(Section):
     """`prune`."""
 
     checkpoint: str | None = None
-    """The model to prune."""
+    """The model to prune: a .safetensors or .pth file of `train`."""
     gpu_id: int = Field(0, ge=0)
-    """Which GPU."""
+    """Which GPU measures; without one the CPU does."""
     results_dir: str | None = None
     """Where results go."""
     pruned_file: str | None = None
-    """The pruned model."""
+    """The file to write, .safetensors or .pth; by default beside the checkpoint, its name with _pruned."""
     prune_setting: PruneSetting = Field(default_factory=PruneSetting)
     """How much is pruned."""
 
