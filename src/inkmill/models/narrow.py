@@ -79,7 +79,8 @@ def agree(model: Recognizer) -> None:
         elif isinstance(part, nn.LayerNorm) and part.elementwise_affine:
             part.normalized_shape = tuple(part.weight.shape)
         elif isinstance(part, nn.LSTM):
-            part.input_size, part.hidden_size = part.weight_ih_l0.shape[1], part.weight_hh_l0.shape[1]
+            part.input_size = part.get_parameter("weight_ih_l0").shape[1]
+            part.hidden_size = part.get_parameter("weight_hh_l0").shape[1]
         elif isinstance(part, nn.LSTMCell):
             part.input_size, part.hidden_size = part.weight_ih.shape[1], part.weight_hh.shape[1]
     name, axis = next(iter(feature_axes(model).items()))

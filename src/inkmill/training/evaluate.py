@@ -60,27 +60,18 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     """
     console = console or Console(quiet=True)
     checkpoint = require(spec, "evaluate.checkpoint", "evaluate")
-    specs = list(spec.evaluate.test)
-    if spec.evaluate.test_dataset_dir:
-        specs.append(
-            SourceSpec(path=spec.evaluate.test_dataset_dir, gt_file=spec.evaluate.test_dataset_gt_file or None)
-        )
-    if not specs:
+    if not (spec.evaluate.test or spec.evaluate.test_dataset_dir):
         raise ConfigError("evaluate needs a test set: give evaluate.test=PATH, or evaluate.test_dataset_dir")
     if spec.evaluate.trt_engine:
         console.print("evaluate.trt_engine is accepted and has no effect here: evaluate.checkpoint is scored")
     with open_results(spec, "evaluate") as results:
         reader = load(checkpoint, encryption_key=spec.encryption_key, **decoding(spec.evaluate))
         console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
-        sources: dict[str, Source] = {}
-        for one in specs:
-            source = open_source(one, label_pattern=spec.dataset.label_pattern)
-            sources[fresh_name(source.name, sources)] = source
+        sources = open_tests(spec)
         phases = Phases()
-        each = (_read_set(reader, spec, name, source, console, phases) for name, source in sources.items())
-        rows = [row for some in each for row in some]
+        rows = read_tests(reader, spec, sources, console, phases)
         phases.start()
-        metrics = _metrics(rows, list(sources))
+        metrics = scores_of(rows, list(sources))
         phases.lap("metric")
         metrics |= {"checkpoint": str(checkpoint), "seconds": phases.as_dict()}
         write_json_atomic(results.folder / "metrics.json", metrics)
@@ -89,6 +80,31 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         _show(console, metrics, phases, results)
         results.status("RUNNING", "evaluated", kpi={"test_acc": metrics["word_accuracy"], "cer": metrics["cer"]})
     return metrics
+
+
+def open_tests(spec: Spec) -> dict[str, Source]:
+    """Return the test sets that the spec names, by name; none where it names none."""
+    specs = list(spec.evaluate.test)
+    if spec.evaluate.test_dataset_dir:
+        specs.append(
+            SourceSpec(path=spec.evaluate.test_dataset_dir, gt_file=spec.evaluate.test_dataset_gt_file or None)
+        )
+    sources: dict[str, Source] = {}
+    for one in specs:
+        source = open_source(one, label_pattern=spec.dataset.label_pattern)
+        sources[fresh_name(source.name, sources)] = source
+    return sources
+
+
+def read_tests(
+    reader: BaseReader, spec: Spec, sources: dict[str, Source], console: Console, phases: Phases | None = None
+) -> list[Row]:
+    """Return truth and reading of every image; what cannot be decoded is said and counts as read wrongly.
+
+    `phases` gets the seconds.
+    """
+    phases = phases or Phases()
+    return [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console, phases)]
 
 
 def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console: Console, phases: Phases) -> list[Row]:
@@ -116,7 +132,9 @@ def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console
     return [rows[index] for index in sorted(rows)]
 
 
-def _metrics(rows: list[Row], names: list[str]) -> dict[str, Any]:
+def scores_of(rows: list[Row], names: list[str]) -> dict[str, Any]:
+    """Return the scores over all rows, and under `sets` those of each set of `names`."""
+
     def scores(some: list[Row]) -> RecognitionScores:
         return score([row.truth for row in some], [row.text for row in some])
 
