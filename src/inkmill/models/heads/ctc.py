@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inkmill.models.heads.base import HEADS, Head, HeadSpec
 from inkmill.models.init import initialise
+
+_HAS_TRITON = find_spec("triton") is not None  # it comes with torch where there are GPUs, except on Windows
+_MAX_TARGET = 1023  # characters that the kernel of ctc_triton can hold
 
 
 @HEADS.register("CTC")
@@ -30,10 +35,14 @@ class CTCHead(Head):
         A target that does not fit its time steps has probability 0: it counts as 0 instead of infinity and has no
         gradient. `infeasible` says which those are; `check` and `train` leave them out and count them beforehand.
         """
+        log_probs = logits.float().log_softmax(dim=2)
+        if logits.is_cuda and _HAS_TRITON and targets.shape[1] <= _MAX_TARGET:
+            return _loss_on_gpu(log_probs, targets, lengths)
         steps = torch.full_like(lengths, logits.shape[1])
-        log_probs = logits.float().log_softmax(dim=2).transpose(0, 1)
         with torch.autocast(logits.device.type, enabled=False):
-            return F.ctc_loss(log_probs, targets, steps, lengths, blank=0, reduction="mean", zero_infinity=True)
+            return F.ctc_loss(
+                log_probs.transpose(0, 1), targets, steps, lengths, blank=0, reduction="mean", zero_infinity=True
+            )
 
     def steps(self, time_steps: int) -> int:
         """Return `time_steps`."""
@@ -44,3 +53,13 @@ class CTCHead(Head):
         inside = torch.arange(1, targets.shape[1], device=targets.device) < lengths.to(targets.device)[:, None]
         repeats = ((targets[:, 1:] == targets[:, :-1]) & inside).sum(dim=1)
         return lengths.to(targets.device) + repeats > steps
+
+
+def _loss_on_gpu(log_probs: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
+    """Return what F.ctc_loss returns, without making the CPU wait for the GPU."""
+    from inkmill.models.heads.ctc_triton import ctc_losses
+
+    if not lengths.is_cuda:
+        lengths = lengths.pin_memory().to(log_probs.device, non_blocking=True)
+    losses = ctc_losses(log_probs, targets, lengths)
+    return (torch.where(losses.isinf(), 0, losses) / lengths.clamp(min=1)).mean()
