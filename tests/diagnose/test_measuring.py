@@ -1,0 +1,131 @@
+"""The parts that measure, on real captchas: what they are fed with and what they leave out."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inkmill.config.dataset import SourceSpec  # noqa: E402
+from inkmill.config.load import load_spec  # noqa: E402
+from inkmill.config.spec import Spec  # noqa: E402
+from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
+from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
+from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
+from inkmill.diagnose.stages import measure_stages  # noqa: E402
+from inkmill.diagnose.trial import changed  # noqa: E402
+from inkmill.errors import DataError  # noqa: E402
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def spec_of(tmp_path: Path) -> Callable[..., Spec]:
+    def make(*overrides: str) -> Spec:
+        small = ["model.backbone=VGG", "model.feature_channel=8", "model.sequence=none", "model.input_width=64"]
+        small += ["train.device=cpu", "dataset.batch_size=8", "dataset.workers=0", f"results_dir={tmp_path}"]
+        return load_spec(None, [*small, *overrides])
+
+    return make
+
+
+def sampled(spec: Spec, captchas: Path, count: int = 64) -> Sampled:
+    return take_sample(spec, Subset(open_source(SourceSpec(path=str(captchas))), range(500)), lambda line: None, count)
+
+
+def test_a_sample_is_a_random_part_with_labels_that_can_be_trained_on(
+    spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path
+) -> None:
+    found = sampled(spec_of(), captchas, 100)
+    keys = {found.source.key(i) for i in range(100)}
+    assert len(keys) == 100
+    assert len(found.cut(7).source) == 7
+    (tmp_path / "list.txt").write_text("\n".join("012345678") + "\n", encoding="utf-8")
+    fewer = sampled(spec_of(f"dataset.character_list_file={tmp_path}/list.txt"), captchas, 100)
+    labels = [fewer.source.target(i).value for i in range(len(fewer.source))]  # type: ignore[union-attr]
+    assert 0 < len(labels) < 100
+    assert not any("9" in label for label in labels)
+    with pytest.raises(DataError, match="inkmill check"):
+        sampled(spec_of("dataset.max_label_length=3"), captchas)
+
+
+def test_a_set_of_any_size_is_sampled_at_once(spec_of: Callable[..., Spec], captchas: Path) -> None:
+    whole = open_source(SourceSpec(path=str(captchas)))
+    huge = Mix([whole], [100_000.0])
+    assert len(take_sample(spec_of(), huge, lambda line: None, 50).source) == 50
+
+
+def test_the_rig_trains_and_cached_batches_are_the_real_ones(spec_of: Callable[..., Spec], captchas: Path) -> None:
+    found = sampled(spec_of("dataset.augmentation.preset=captcha"), captchas)
+    rig = Rig(spec_of("dataset.augmentation.preset=captcha"), found.prepared)
+    before = [parameter.clone() for parameter in rig.loop.model.parameters()]
+    with rig.open_real() as loader:
+        real = next(iter(loader))
+    batch = next(rig.repeated())
+    assert torch.equal(batch.images, real.images)
+    assert batch.texts == real.texts
+    rig.step(batch)
+    assert any(not torch.equal(old, new) for old, new in zip(before, rig.loop.model.parameters(), strict=True))
+    rounds = for_ever(rig.cached)
+    assert len({tuple(next(rounds).keys) for _ in range(20)}) == 8
+    rig.close()
+
+
+def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..., Spec], some: Path) -> None:
+    some_source = open_source(SourceSpec(path=str(some)))
+    for file in sorted((some / "images").iterdir())[:3]:
+        file.write_bytes(b"no image")
+    spec = spec_of("dataset.augmentation.preset=captcha", "model.input_channel=3")
+    rig = Rig(spec, take_sample(spec, some_source, lambda line: None).prepared)
+    found = measure_stages(rig, 0.2)
+    assert set(found.times) == {"read", "decode", "fit", "draw", "augment", "kept", "collate"}
+    assert all(time.mean >= 0 for time in found.times.values())
+    assert found.bad == 3
+    stages = found.as_stages(wait=0.5)
+    assert stages.wait == 0.5
+    assert stages.augment_gpu is None
+    rig.close()
+
+
+def test_inputs_of_free_width_have_stages_too(spec_of: Callable[..., Spec], captchas: Path) -> None:
+    spec = spec_of("model.input_fit=height", "model.input_width=256", "dataset.augmentation.preset=captcha")
+    rig = Rig(spec, sampled(spec, captchas).prepared)
+    assert "augment" in measure_stages(rig, 0.1).times
+    rig.close()
+
+
+def test_a_changed_spec_keeps_all_else(spec_of: Callable[..., Spec]) -> None:
+    spec = spec_of("dataset.augmentation.preset=captcha", "dataset.train=[{path: a, weight: 2}]")
+    after = changed(spec, {"dataset.workers": 3, "train.precision": "bf16"})
+    assert (after.dataset.workers, after.train.precision) == (3, "bf16")
+    after.dataset.workers, after.train.precision = 0, "auto"
+    assert after == spec
+
+
+@pytest.fixture
+def some(captchas: Path, tmp_path: Path) -> Path:
+    """A folder of 40 real captchas, the test's own to spoil."""
+    import shutil
+
+    folder = tmp_path / "some"
+    (folder / "images").mkdir(parents=True)
+    lines = (captchas / "labels.tsv").read_text(encoding="utf-8").splitlines()[:40]
+    for line in lines:
+        shutil.copy(captchas / line.split("\t")[0], folder / "images")
+    (folder / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("script", ["diagnose_stability.py", "diagnose_profiles.py"])
+def test_the_benchmarks_explain_themselves(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    assert "--seconds" in capsys.readouterr().out
