@@ -162,7 +162,8 @@ class TrainingLoop:
         spec = self.spec
         if not spec.train.compile or spec.model.input_fit == "height" or images == spec.dataset.batch_size:
             return nullcontext()
-        return torch.compiler.set_stance("force_eager")
+        eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+        return eager
 
     def _after_step(self) -> None:
         progress, settings = self.progress, self.spec.train

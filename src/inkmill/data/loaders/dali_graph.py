@@ -142,7 +142,7 @@ def _decode(encoded: Node, channels: int, device: str) -> Node:
     # Without fancy upsampling the GPU's decoder blurs colours differently from every CPU's.
     # Its hardware decoder is made for photographs: with it an H200 decoded half as many crops a second (docs/dali.md).
     colours = types.GRAY if channels == 1 else types.RGB
-    options = {"hw_decoder_load": 0.0} if device == "mixed" else {}
+    options: dict[str, Any] = {"hw_decoder_load": 0.0} if device == "mixed" else {}
     return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True, **options)
 
 

@@ -60,7 +60,7 @@ class _CTCLosses(torch.autograd.Function):
         return gradient * grads[0][:, None, None], None, None
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _log_of_three(a, b, c):  # type: ignore[no-untyped-def]
     top = tl.maximum(a, tl.maximum(b, c))
     top = tl.where(top == float("-inf"), 0.0, top)
