@@ -28,6 +28,7 @@ from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.sample import Batch
+from inkmill.data.sources import Subset
 from inkmill.models.recognizer import build_recognizer
 from inkmill.training.batches import open_loader, training_plan
 from inkmill.training.loop import TrainingLoop
@@ -89,6 +90,7 @@ class Rig:
         self.device: torch.device = fabric.device
         settings = self.spec.model.model_copy(update={"backbone_pretrained": False})
         model = build_recognizer(settings, prepared.codec.num_classes, self.spec.dataset.max_label_length)
+        prepared = _whole_batches(prepared, self.spec.dataset.batch_size)
         plan = training_plan(self.spec, prepared, fabric, seed=0)
         if plan.fit.mode == "height" and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
@@ -166,6 +168,15 @@ def measurable(spec: Spec) -> Spec:
     if spec.dataset.on_bad_sample == "raise":
         spec.dataset.on_bad_sample = "skip"  # the sample was not checked: training would have left bad ones out
     return spec
+
+
+def _whole_batches(prepared: Prepared, batch_size: int) -> Prepared:
+    """Leave out what would make a short batch: of a sample it comes often, and may be compiled for by itself."""
+    source = prepared.train.source
+    count = len(source) // batch_size * batch_size
+    if count in (0, len(source)):
+        return prepared
+    return replace(prepared, train=replace(prepared.train, source=Subset(source, range(count))))
 
 
 def for_ever(loader: DeviceLoader) -> Iterator[Batch]:

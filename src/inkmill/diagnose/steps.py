@@ -80,7 +80,9 @@ class _Trials:
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
-        if batch_size > _LARGEST_BATCH or len(self.sampled.whole) < batch_size * _FEWEST_STEPS:
+        if batch_size > min(_LARGEST_BATCH, len(self.sampled.source)):
+            return False
+        if len(self.sampled.whole) < batch_size * _FEWEST_STEPS:
             return False
         return 2 * self.memory < 0.9 * torch.cuda.mem_get_info()[1]
 
