@@ -102,7 +102,6 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
     """Diagnose on a profile."""
     whole = Mix([source], [STAND_FOR / len(source)])
     found = diagnose(spec, lambda line: print(line, file=sys.stderr, flush=True), source=whole, seconds=seconds)
-    measured = None if found.measured is None else found.measured.mean
     return {
         "profile": profile.name,
         "verdict": found.verdict.sentence,
@@ -110,7 +109,7 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
         "settings": asdict(found.plan.best.settings),
         "now": found.test.images_per_s,
         "predicted": found.plan.best.images_per_s,
-        "measured": measured,
+        "measured": found.measured.mean,
         "seconds": found.seconds,
         "why": found.plan.why,
         "facts": asdict(found.facts),
@@ -145,7 +144,7 @@ def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: d
         speeds = tried.get(name, {})
         own = speeds.get(name, 0.0)
         good = good and all(own >= 0.97 * speed for speed in speeds.values())
-        cells = [f"{plan['now']:,.0f}", f"{plan['predicted']:,.0f}", f"{plan['measured'] or 0:,.0f}"]
+        cells = [f"{plan['now']:,.0f}", f"{plan['predicted']:,.0f}", f"{plan['measured']:,.0f}"]
         table.add_row(name, words, *cells, *(f"{speeds.get(other, 0):,.0f}" for other in tried))
     Console(width=200).print(table)
     return good

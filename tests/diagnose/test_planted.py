@@ -14,6 +14,7 @@ from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.data.sample import Source  # noqa: E402
 from inkmill.data.sources import open_source  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
+from inkmill.machine import cores  # noqa: E402
 
 BUSY = 0.5
 """Cores used by others from which on the machine itself is a fair answer to why a step is slow."""
@@ -40,9 +41,11 @@ def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) ->
     expected = {case.verdict}
     if case.verdict == "compute" and (found.others_cores or 0.0) > BUSY:
         expected |= {"launch"}
+    if not case.busy and (found.others_cores or 0.0) > FULL * cores():
+        expected |= {"launch", "cannot tell"}  # then something else was planted by others
     assert found.verdict.name in expected, found.verdict.sentence
-    assert case.sentence in found.verdict.sentence
-    assert found.measured or any("nothing was tried" in note for note in found.notes)
+    assert found.verdict.name != case.verdict or case.sentence in found.verdict.sentence
+    assert found.measured.mean > 0
     assert found.to_json().keys() >= {
         *("verdict", "stalls", "stages", "plan", "machine"),
         *("predicted_images_per_s", "measured_images_per_s"),

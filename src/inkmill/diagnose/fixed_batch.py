@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from statistics import fmean
 from time import perf_counter
 from typing import Literal
@@ -86,6 +87,13 @@ class FixedBatch:
     def images_per_s(self) -> float:
         """Speed of training, warm."""
         return self.batch_size / self.warm.mean
+
+    @property
+    def speed(self) -> Interval:
+        """The same with its interval."""
+        size, warm = self.batch_size, self.warm
+        high = size / warm.low if warm.low > 0 else inf
+        return Interval(size / warm.mean, max(0.0, size / warm.high), high, warm.count)
 
     def stall(self, name: StallName) -> Stall | None:
         """Return one stall, None where it was not measured."""

@@ -14,7 +14,6 @@ import torch
 from inkmill.bench.stamp import machine_stamp
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data.decode import decode
 from inkmill.data.sample import Source
 from inkmill.diagnose.cold import read_all
 from inkmill.diagnose.facts import Facts, Settings
@@ -23,14 +22,14 @@ from inkmill.diagnose.look_around import measure_dali, measure_efficiency, room
 from inkmill.diagnose.plan import Plan, make_plan
 from inkmill.diagnose.quiet import own_core_seconds
 from inkmill.diagnose.rig import Rig
-from inkmill.diagnose.sample import MOST_SAMPLES, Sampled, open_whole, take_sample
+from inkmill.diagnose.sample import Sampled, affordable, open_whole, take_sample
 from inkmill.diagnose.stages import StageTimes, measure_stages
 from inkmill.diagnose.steps import other_steps, settings_of, users_step
 from inkmill.diagnose.storage import Storage, measure_storage
 from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
-from inkmill.errors import DataError, InkmillError
+from inkmill.errors import InkmillError
 from inkmill.machine import busy_core_seconds, cores, memory_left
 
 Say = Callable[[str], None]
@@ -53,7 +52,7 @@ class Diagnosis:
         test, stages, storage: what was measured.
         facts, plan: what the plan rests on, and the plan.
         auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
-        measured: images a second of the trial; None where none ran.
+        measured: images a second of the trial; where no plan was tried or it was taken back, of the settings as they are.
         others_cores: how many cores other programs used meanwhile; None: unknown.
         device: what was trained on.
         machine: its stamp.
@@ -69,7 +68,7 @@ class Diagnosis:
     facts: Facts
     plan: Plan
     auto: Plan
-    measured: Interval | None
+    measured: Interval
     others_cores: float | None
     device: torch.device
     machine: dict[str, Any]
@@ -98,7 +97,7 @@ class Diagnosis:
             "plan": {"settings": asdict(self.plan.best.settings), "change": self.overrides, "why": self.plan.why}
             | {"limit": self.plan.best.limit, "gain": self.plan.gain, "now": asdict(self.plan.current.settings)},
             "predicted_images_per_s": self.plan.best.images_per_s,
-            "measured_images_per_s": None if self.measured is None else self.measured.mean,
+            "measured_images_per_s": self.measured.mean,
             "measured_now_images_per_s": self.test.images_per_s,
             "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
@@ -138,7 +137,7 @@ class _Run:
             self.kept = kept
             sampled = take_sample(self.spec, whole, self.say)
             storage = measure_storage(sampled.source, self.folder, min(4.0, 0.1 * seconds))
-            sampled = _affordable(sampled, self.spec, storage, _PASS * seconds)
+            sampled = affordable(sampled, self.spec, storage, _PASS * seconds)
             read_all(sampled.source, range(len(sampled.source)))
             self._mark("data")
             self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.keep_gib * 2**30)
@@ -253,11 +252,11 @@ class _Run:
         self.say("trying other ways to do the step")
         return other_steps(self.spec, sampled, facts.steps[0], self.began + 0.8 * self.seconds)
 
-    def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval | None]:
+    def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval]:
         """Train with the plan for a moment; a plan that does not hold is taken back."""
         if not facts.on_gpu and saturated(test):
             self.notes.append("nothing was tried, for on a machine that others fill it would prove nothing")
-            return self._as_it_is(plan, "others fill this machine"), None
+            return self._as_it_is(plan, "others fill this machine"), test.speed
         overrides = plan.best.settings.overrides(plan.current.settings)
         spec = changed(self.spec, overrides)
         room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(plan.best.settings.keep, 0)
@@ -269,13 +268,13 @@ class _Run:
             measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds, cold)
         except (InkmillError, torch.OutOfMemoryError) as error:
             self.notes.append(f"the plan was taken back, for it does not run here: {error}")
-            return self._as_it_is(plan, "nothing better runs here"), None
+            return self._as_it_is(plan, "nothing better runs here"), test.speed
         if overrides and not cold and measured.high < test.images_per_s:
             self.notes.append(
                 f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
                 f"and the settings as they are make {test.images_per_s:,.0f}"
             )
-            return self._as_it_is(plan, "the settings as they are won"), None
+            return self._as_it_is(plan, "the settings as they are won"), test.speed
         return plan, measured
 
     def _as_it_is(self, plan: Plan, why: str) -> Plan:
@@ -294,22 +293,6 @@ class _Run:
             return "inkmill convert SOURCE DESTINATION --to shards, for each set"
         path = Path(sources[0].path)
         return f"inkmill convert {path} {path.parent / (path.name + '-shards')} --to shards"
-
-
-def _affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
-    """Cut the sample so that reading it cold takes so long, and so does making its batches; two batches at least."""
-    began, done = perf_counter(), 0
-    for row in range(min(64, len(sampled.source))):
-        try:
-            decode(sampled.source.get(row).image, sampled.prepared.fit.channels)
-        except (DataError, OSError):
-            continue
-        done += 1
-        if perf_counter() - began > pass_s:
-            break
-    makers = max(1, min(spec.dataset.workers, cores()))
-    each = max((perf_counter() - began) / max(1, done) / makers, (storage.cold_s or 0.0) / storage.at_a_time)
-    return sampled.cut(min(MOST_SAMPLES, max(2 * spec.dataset.batch_size, int(pass_s / each))))
 
 
 def _plain(time: Interval | None) -> dict[str, Any]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.config.spec import Spec
+from inkmill.data.decode import decode
 from inkmill.data.sample import Source, Text
 from inkmill.data.sources import Mix, Subset, open_source
+from inkmill.diagnose.storage import Storage
 from inkmill.errors import ConfigError, DataError
+from inkmill.machine import cores
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import make_codec
 from inkmill.text.normalise import Normaliser
@@ -92,6 +96,22 @@ def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, s
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
     train = PreparedSet(Subset(whole, rows[good]), None, {})
     return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole)
+
+
+def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
+    """Cut the sample so that reading it cold takes so long, and so does making its batches; two batches at least."""
+    began, done = perf_counter(), 0
+    for row in range(min(64, len(sampled.source))):
+        try:
+            decode(sampled.source.get(row).image, sampled.prepared.fit.channels)
+        except (DataError, OSError):
+            continue
+        done += 1
+        if perf_counter() - began > pass_s:
+            break
+    makers = max(1, min(spec.dataset.workers, cores()))
+    each = max((perf_counter() - began) / max(1, done) / makers, (storage.cold_s or 0.0) / storage.at_a_time)
+    return sampled.cut(min(MOST_SAMPLES, max(2 * spec.dataset.batch_size, int(pass_s / each))))
 
 
 def _label(source: Source, row: int, normaliser: Normaliser) -> str:

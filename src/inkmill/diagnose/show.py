@@ -94,12 +94,9 @@ def words_of(overrides: dict[str, Any]) -> str:
 def speeds(found: Diagnosis) -> list[str]:
     """Return the lines that compare prediction and proof."""
     lines = [f"as it is: {found.test.images_per_s:,.0f} images/s, warm"]
-    if found.measured is not None:
-        predicted, measured = found.plan.best.images_per_s, found.measured
-        lines.append(
-            f"{'with the plan' if found.overrides else 'again'}: predicted {predicted:,.0f} images/s, measured "
-            f"{measured.mean:,.0f} +- {measured.half:,.0f}"
-        )
+    predicted, measured = found.plan.best.images_per_s, found.measured
+    lead = "with the plan" if found.overrides else "again"
+    lines.append(f"{lead}: predicted {predicted:,.0f} images/s, measured {measured.mean:,.0f} +- {measured.half:,.0f}")
     if "dataset.batch_size" in found.overrides:
         lines.append("a larger batch makes fewer and larger steps: the learning rate may have to follow")
     return lines
