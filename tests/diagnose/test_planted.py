@@ -18,6 +18,8 @@ from inkmill.machine import cores  # noqa: E402
 
 BUSY = 0.5
 """Cores used by others from which on the machine itself is a fair answer to why a step is slow."""
+FULL = 0.75
+"""Share of the cores used by others from which on the machine is saturated, whatever is planted."""
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ class Diagnosis:
         test, stages, storage: what was measured.
         facts, plan: what the plan rests on, and the plan.
         auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
-        measured: images a second of the trial; where no plan was tried or it was taken back, of the settings as they are.
+        measured: images a second of the trial; of the settings as they are where no plan was tried or held.
         others_cores: how many cores other programs used meanwhile; None: unknown.
         device: what was trained on.
         machine: its stamp.
