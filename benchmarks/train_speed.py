@@ -1,6 +1,6 @@
 """Does training wait for data? Images a second of real training steps, by where the pictures come from.
 
-    python benchmarks/train_speed.py [--images 100000] [--seconds 8] [--workers N] [--model NAME] [--json FILE]
+    python benchmarks/train_speed.py [--images 100000] [--seconds 8] [--workers N] [--model NAME] [--eager]
 
 Two models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100)
 and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled backbone, AdamW, gradients clipped.
@@ -74,6 +74,7 @@ class Model:
     name: str
     spec: ModelSpec
     batch_size: int
+    compiled: bool = True
 
     @property
     def fit(self) -> Fit:
@@ -81,14 +82,14 @@ class Model:
         return Fit(self.spec.input_height, self.spec.input_width, 3)
 
 
-def models(smoke: bool) -> list[Model]:
+def models(smoke: bool, compiled: bool = True) -> list[Model]:
     """Return OCRNet and ConvMix, or the smallest backbone there is."""
     common: dict[str, Any] = {"input_channel": 3, "prediction": "CTC"}
     if smoke:
         return [Model("Tiny", ModelSpec(backbone="Tiny", sequence="none", input_width=64, **common), 16)]
     return [
-        Model("OCRNet", ModelSpec(backbone="ResNet", input_width=100, **common), 1024),
-        Model("ConvMix", ModelSpec(backbone="ConvMix", sequence="none", input_width=128, **common), 2048),
+        Model("OCRNet", ModelSpec(backbone="ResNet", input_width=100, **common), 1024, compiled),
+        Model("ConvMix", ModelSpec(backbone="ConvMix", sequence="none", input_width=128, **common), 2048, compiled),
     ]
 
 
@@ -107,8 +108,8 @@ class Step:
         self.device, self.fast = device, fast
         if fast:
             self.module = self.module.to(memory_format=torch.channels_last)
-            if device == "cuda":
-                self.module.backbone.compile()
+            if device == "cuda" and model.compiled:
+                self.module.backbone.compile(dynamic=False)
         self.optimizer = build_optimizer(self.module, OptimSpec(name="adamw", lr=1e-4))
         self.parameters = sum(p.numel() for p in self.module.parameters())
 
@@ -207,7 +208,7 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
 
 def of_the_command(model: Model, source: Any, folder: Path, args: argparse.Namespace, base: float) -> dict[str, Any]:
     """Return the row of `inkmill train`."""
-    settings = {"num_epochs": 2 if args.smoke else 5, "compile": args.device == "cuda"}
+    settings = {"num_epochs": 2 if args.smoke else 5, "compile": args.device == "cuda" and model.compiled}
     speeds = epochs_of_the_command(model, source.folder, folder / model.name, args.workers, settings)
     speed = median(speeds)
     return {
@@ -292,6 +293,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--model", choices=("OCRNet", "ConvMix"), help="this one alone")
+    parser.add_argument("--eager", action="store_true", help="no torch.compile of the backbone, as by default in train")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
@@ -302,7 +304,7 @@ def main() -> int:
         print("this measures GPUs, and there is none here: use --smoke to see it run", file=sys.stderr)
         return 2
     machine = machine_stamp()
-    chosen = [model for model in models(args.smoke) if args.model in (None, model.name)]
+    chosen = [model for model in models(args.smoke, not args.eager) if args.model in (None, model.name)]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="inkmill-train-speed-") as folder:
         # Whole batches only: a short one at the end of each epoch would be compiled for by itself.

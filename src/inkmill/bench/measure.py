@@ -43,8 +43,8 @@ def measure(
         stream: batches without end; the device of its tensors is waited for at the end of each window.
         seconds: length of all windows together.
         warm_images: consume at least so many images first: a full pass where pictures are kept.
-        window_images: consume at least so many images a window: processes that make whole batches finish together, and a
-            window shorter than such a round would count what was made before it began.
+        window_images: consume at least so many images a window: processes that make whole batches finish together, and
+            a window shorter than such a round would count what was made before it began.
         repeats: number of windows; each takes at least one batch.
 
     Raises:

@@ -73,8 +73,8 @@ def shown(crops: np.ndarray, name: str, index: np.ndarray, epoch: int = 1) -> tu
 def assert_close(one: np.ndarray, other: np.ndarray) -> None:
     """Numbers that differ in their last bit may round to the next shade, and in JPEG to the next coefficient."""
     difference = np.abs(one.astype(int) - other)
-    assert difference.mean() < 0.01
-    assert (difference > 1).mean() < 0.001
+    assert difference.mean() < 0.01, difference.max()
+    assert (difference > 1).mean() < 0.001, difference.max()
 
 
 @pytest.mark.parametrize("channels", [1, 3])

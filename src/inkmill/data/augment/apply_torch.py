@@ -85,14 +85,26 @@ def choose_rows(
 
 def send(parts: list[NDArray[Any] | None], dtype: type[np.generic], device: torch.device) -> list[Any]:
     """Send vectors to the device in one copy, without waiting: a tensor for each, None for None."""
+    packed, pieces = packed_for(parts, dtype, device)
+    return pieces(packed.to(device, non_blocking=True))
+
+
+def packed_for(
+    parts: list[NDArray[Any] | None], dtype: type[np.generic], device: torch.device
+) -> tuple[Tensor, Callable[[Tensor], list[Any]]]:
+    """Return vectors as one tensor that `device` can fetch by itself, and what takes a copy of it apart again."""
     sizes = [0 if part is None else len(part) for part in parts]
     # Filled through NumPy: torch's own copy wakes all CPU threads, which costs more than the whole pass on the GPU.
     packed = torch.from_numpy(np.empty(sum(sizes), dtype))
     if device.type == "cuda":
         packed = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
     np.concatenate([part for part in parts if part is not None], out=packed.numpy(), casting="unsafe")
-    pieces = torch.split(packed.to(device, non_blocking=True), sizes)
-    return [None if part is None else piece for part, piece in zip(parts, pieces, strict=True)]
+
+    def pieces(copy: Tensor) -> list[Any]:
+        split = torch.split(copy, sizes)
+        return [None if part is None else piece for part, piece in zip(parts, split, strict=True)]
+
+    return packed, pieces
 
 
 @lru_cache(maxsize=MAX_COMPILATIONS)

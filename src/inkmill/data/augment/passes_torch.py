@@ -128,7 +128,7 @@ def _warp(images: Tensor, index: Tensor, space: Tensor, waves: Tensor | None) ->
     source_y = ((m[3] * x + m[4] * y + m[5]) / depth).clamp(0, height - 1)
     left, top = source_x.floor(), source_y.floor()
     right_share, low_share = (source_x - left)[..., None], (source_y - top)[..., None]
-    x0, y0 = left.long(), top.long()
+    x0, y0 = left.int(), top.int()
     x1, y1 = (x0 + 1).clamp(max=width - 1), (y0 + 1).clamp(max=height - 1)
     row = index[:, None, None]
     upper = torch.lerp(images[row, y0, x0].float(), images[row, y0, x1].float(), right_share)
@@ -176,8 +176,9 @@ def _colour(pixels: Tensor, colour: Tensor) -> Tensor:
 
 def _noise(pixels: Tensor, noise: Tensor, ring: Tensor) -> Tensor:
     height, width, channels = pixels.shape[1:]
-    offsets = torch.arange(height * width * channels, device=pixels.device).reshape(height, width, channels)
-    places = (noise[:, 1].long()[:, None, None, None] + offsets) % NOISE_RING
+    count = height * width * channels
+    offsets = torch.arange(count, device=pixels.device, dtype=torch.int32).reshape(height, width, channels)
+    places = (noise[:, 1].int()[:, None, None, None] + offsets) & (NOISE_RING - 1)  # a power of two: no division
     return pixels + ring[places].float() * (noise[:, 0] / NOISE_UNIT)[:, None, None, None]
 
 
