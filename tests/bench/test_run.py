@@ -4,6 +4,10 @@ import gc
 import json
 import multiprocessing
 import pickle
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -171,3 +175,27 @@ def test_measuring_leaves_a_keep_tier_full(crops, tmp_path):
     measure(stream, 0.01, warm_images=64)
     stream.close()
     assert list((tmp_path / "kept").iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_rows_measured_before_an_interruption_are_not_lost(tmp_path):
+    command = [sys.executable, "-m", "inkmill", "bench", "loaders", "--images", "64", "--batch-size", "16"]
+    command += [
+        "--seconds",
+        "0.01",
+        "--workers",
+        "1",
+        "--only",
+        "inline,workers",
+        "--json",
+        str(tmp_path / "rows.json"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert "inline" in next(line for line in process.stderr if "images/s" in line)
+        while not (tmp_path / "rows.json").exists() and process.poll() is None:
+            time.sleep(0.01)  # the line comes first
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+    assert process.returncode != 0
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert rows[0]["loader"] == "inline"

@@ -33,35 +33,38 @@ def bench(
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     settings = Settings(path, images, seconds, workers or cores(), batch_size, names, default_device())
     machine = machine_stamp()  # before the run, whose own load it would show
-    rows = _measure(settings)
-    _show(rows, settings, machine, json, chart)
+    rows = _measure(settings, machine, json)
+    _show(rows, settings, machine, chart)
     if any(row.failed for row in rows):
         raise typer.Exit(1)
 
 
-def _measure(settings: Settings) -> list[Row]:
+def _measure(settings: Settings, machine: dict[str, Any], json: str | None) -> list[Row]:
+    """Measure; each row is said and written as soon as it is there, for a run of minutes may be cut short."""
     from rich.console import Console
 
     from inkmill.bench.run import run
+    from inkmill.bench.show import write_json
 
     rows = []
-    with Console(stderr=True).status("preparing the data") as status:
+    console = Console(stderr=True)
+    with console.status("preparing the data"):
         for row in run(settings):
             rows.append(row)
             speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f} images/s"
-            status.update(f"{len(rows)} rows; last {row.loader}, {row.engine}, keep {row.keep}: {speed}")
+            console.print(f"{row.loader}, {row.engine}, keep {row.keep}, augment {row.augment}: {speed}")
+            if json is not None:
+                write_json(json, rows, settings, machine)
     return rows
 
 
-def _show(rows: list[Row], settings: Settings, machine: dict[str, Any], json: str | None, chart: str | None) -> None:
+def _show(rows: list[Row], settings: Settings, machine: dict[str, Any], chart: str | None) -> None:
     from rich.console import Console
 
-    from inkmill.bench.show import as_table, write_chart, write_json
+    from inkmill.bench.show import as_table, write_chart
     from inkmill.bench.stamp import in_words
 
     title = f"{in_words(machine)}; {settings.workers} workers, batches of {settings.batch_size}"
     Console().print(as_table(rows, title))
-    if json is not None:
-        write_json(json, rows, settings, machine)
     if chart is not None:
         write_chart(chart, rows, title)
