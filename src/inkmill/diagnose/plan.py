@@ -160,7 +160,9 @@ def _why(best: Prediction, now: Prediction, facts: Facts) -> str:
             f"{part} fits ({facts.kept_bytes * share / 2**30:.2g} GiB), which saves {saved * 1e6:,.0f} us an image"
         )
     if "dataset.workers" in changes and settings.keep != "gpu":
-        reasons.append(f"{facts.cores} cores can feed {settings.workers} processes")
+        cores = f"{facts.cores} cores" if facts.cores > 1 else "one core"
+        alone = f"on {cores} the training process loads fastest by itself"
+        reasons.append(f"{cores} can feed {settings.workers} processes" if settings.workers else alone)
     if settings.loader == "dali" and "dataset.loader" in changes:
         reasons.append(f"DALI makes {facts.dali[settings.decode_on]:,.0f} images/s here")
     if settings.augment_on == "gpu" and "dataset.augment_on" in changes:
