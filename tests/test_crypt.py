@@ -20,7 +20,7 @@ FILE = KEY.encrypt(b"the weights")
 def test_what_was_encrypted_comes_back_and_is_not_to_be_seen(content: bytes) -> None:
     data = KEY.encrypt(content)
     assert data.startswith(MAGIC)
-    assert len(content) < 8 or content not in data
+    assert len(content) < 8 or content not in data[len(MAGIC) :]
     assert KEY.decrypt(data, "x") == content
     assert data != KEY.encrypt(content)  # a fresh nonce for every file
 

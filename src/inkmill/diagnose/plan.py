@@ -124,11 +124,10 @@ def _one_change(
 ) -> tuple[dict[str, object], float]:
     """Return the single key whose change gains most; where the plan needs several at once, all of them."""
     alone = [one for one in predictions if len(one.settings.overrides(current)) == 1]
-    found = max(alone, key=lambda one: one.of_run, default=now)
-    enough = [one for one in alone if one.of_run >= found.of_run * (1 - WORTH)]
+    most = max((one.of_run for one in alone), default=0.0)
+    enough = [one for one in alone if one.of_run > now.of_run * (1 + WORTH) and one.of_run >= most * (1 - WORTH)]
     if enough:
         found = min(enough, key=lambda one: (one.settings.workers, _TIERS.index(one.settings.keep)))
-    if found.of_run > now.of_run * (1 + WORTH):
         return found.settings.overrides(current), found.of_run / now.of_run
     if best is now:
         return {}, 1.0
