@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,21 @@ CAPTCHAS = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 
 
 @pytest.fixture(scope="session")
-def captchas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of real captchas (labels.tsv, images/) that the project carries."""
-    place = tmp_path_factory.mktemp("captchas")
+def captchas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of real captchas (labels.tsv, images/) that the project carries; only to be read."""
+    folder = _unpacked(tmp_path_factory.mktemp("captchas"))
+    names = sorted(folder.iterdir())
+    yield folder
+    assert sorted(folder.iterdir()) == names, "a test wrote beside the captchas: it needs `writable_captchas`"
+
+
+@pytest.fixture(scope="session")
+def writable_captchas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second folder of them, for tests that need a label file of their own beside the images."""
+    return _unpacked(tmp_path_factory.mktemp("writable"))
+
+
+def _unpacked(place: Path) -> Path:
     with tarfile.open(CAPTCHAS) as tar:
         tar.extractall(place, filter="data")
     return place / "captcha_digits4"

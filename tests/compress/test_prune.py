@@ -49,9 +49,11 @@ def test_the_file_alone_brings_the_narrower_model_back(suffix: str, tmp_path: Pa
     assert "scores" not in card.provenance  # they were the whole reader's
 
 
-def test_the_report_tells_size_work_speed_and_accuracy_before_and_after(tmp_path: Path, captchas: Path) -> None:
-    few = captchas / "few_to_prune.tsv"
-    few.write_text("\n".join((captchas / "labels.tsv").read_text("utf-8").splitlines()[:8]) + "\n", "utf-8")
+def test_the_report_tells_size_work_speed_and_accuracy_before_and_after(
+    tmp_path: Path, writable_captchas: Path
+) -> None:
+    few = writable_captchas / "few_to_prune.tsv"
+    few.write_text("\n".join((writable_captchas / "labels.tsv").read_text("utf-8").splitlines()[:8]) + "\n", "utf-8")
     spec = untrained(tmp_path, f"evaluate.test={few}", "evaluate.workers=0")
     path = prune(spec)
     report = json.loads((tmp_path / "prune" / "metrics.json").read_text("utf-8"))

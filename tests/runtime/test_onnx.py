@@ -62,12 +62,12 @@ def test_it_reads_where_there_is_no_torch(folder: Path, images: list[Path]) -> N
     assert ended.stdout.strip() == str([r.text for r in Reader(folder / "reader.onnx").read(images)]), ended.stderr
 
 
-def test_evaluate_gives_the_same_tables_for_both_files(folder: Path, captchas: Path, tmp_path: Path) -> None:
-    lines = (captchas / "labels.tsv").read_text("utf-8").splitlines()[:30]
-    (captchas / "thirty.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+def test_evaluate_gives_the_same_tables_for_both_files(folder: Path, writable_captchas: Path, tmp_path: Path) -> None:
+    lines = (writable_captchas / "labels.tsv").read_text("utf-8").splitlines()[:30]
+    (writable_captchas / "thirty.tsv").write_text("\n".join(lines) + "\n", "utf-8")
     made = {}
     for name in ("reader.safetensors", "reader.onnx"):
-        settings = [f"evaluate.checkpoint={folder / name}", f"evaluate.test={captchas / 'thirty.tsv'}"]
+        settings = [f"evaluate.checkpoint={folder / name}", f"evaluate.test={writable_captchas / 'thirty.tsv'}"]
         metrics = evaluate(load_spec(None, [*settings, f"results_dir={tmp_path / name}", "evaluate.workers=0"]))
         del metrics["checkpoint"], metrics["seconds"]
         table = (tmp_path / name / "evaluate" / "predictions.csv").read_text("utf-8")
@@ -78,7 +78,7 @@ def test_evaluate_gives_the_same_tables_for_both_files(folder: Path, captchas: P
 
 def test_an_encrypted_file_needs_its_key(folder: Path, images: list[Path], tmp_path: Path) -> None:
     settings = [f"export.checkpoint={folder / 'reader.safetensors'}", f"export.onnx_file={tmp_path / 'x.onnx'}"]
-    path = export(load_spec(None, [*settings, f"encryption_key={KEY}"]))
+    path = export(load_spec(None, [*settings, f"encryption_key={KEY}", f"results_dir={tmp_path}"]))
     assert b"output_id" not in path.read_bytes()
     assert (
         Reader(path, encryption_key=KEY).read(images[0])[0].text

@@ -26,6 +26,12 @@ SMALL = [
 
 
 @pytest.fixture(scope="session")
+def captchas(writable_captchas: Path) -> Path:
+    """The captchas that these tests write beside."""
+    return writable_captchas
+
+
+@pytest.fixture(scope="session")
 def few_captchas(captchas: Path) -> Path:
     """A label file beside the captchas that names 120 of them."""
     file = captchas / "few.tsv"
