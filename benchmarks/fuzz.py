@@ -92,7 +92,8 @@ def _made(folder: Path) -> Path:
     spec = ModelSpec(backbone="Tiny", input_width=64, hidden_size=32)
     card = ReaderCard(model=spec, charset=list("0123456789"), max_label_length=6)
     save_reader(folder / "reader.safetensors", build_recognizer(spec, 11, 6).state_dict(), card)
-    export(load_spec(None, [f"export.checkpoint={folder / 'reader.safetensors'}", "export.probabilities=true"]))
+    settings = [f"export.checkpoint={folder / 'reader.safetensors'}", "export.probabilities=true"]
+    export(load_spec(None, [*settings, f"results_dir={folder / 'results'}"]))
     return folder
 
 

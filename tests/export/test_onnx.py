@@ -1,34 +1,57 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 
 import inkmill
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.export.onnx import export
-from inkmill.models import build_recognizer
+from inkmill.models import Recognizer, build_recognizer
 from inkmill.models.file import save_reader
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.text.codecs import make_codec
 
 
-def untrained(folder: Path, *overrides: str) -> Spec:
-    """Return a spec whose export.checkpoint is a reader with fresh weights."""
+def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
+    """Return a spec whose export.checkpoint has fresh weights: `sure` of many texts, else of few."""
     small = ["model.backbone=Tiny", "model.input_width=64", "dataset.max_label_length=6"]
-    spec = load_spec(None, [*small, *overrides, f"export.checkpoint={folder / 'reader.safetensors'}"])
+    places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
+    spec = load_spec(None, [*small, *overrides, *places])
     card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
     codec = make_codec(spec.model.prediction, card.characters(), 6)
+    torch.manual_seed(0)
     model = build_recognizer(spec.model, codec.num_classes, 6)
+    if sure:
+        _make_sure(model, spec)
+    else:
+        model.head.get_parameter("classes.weight").data *= 30
     save_reader(folder / "reader.safetensors", model.state_dict(), card)
     return spec
+
+
+@torch.no_grad()
+def _make_sure(model: Recognizer, spec: Spec) -> None:
+    """Centre and widen the scores: fresh weights would read the same, unsurely, in every picture."""
+    classes = model.head.get_submodule("classes")
+    seen: list[torch.Tensor] = []
+    hook = classes.register_forward_hook(lambda part, given, scores: seen.append(scores.flatten(0, -2)))
+    shades = torch.rand(16, spec.model.input_channel, 2, 8) * 2 - 1
+    model.eval()(torch.nn.functional.interpolate(shades, (spec.model.input_height, spec.model.input_width)))
+    hook.remove()
+    spread, middle = torch.std_mean(torch.cat(seen), dim=0)
+    classes.get_parameter("bias").sub_(middle).mul_(8 / spread)
+    classes.get_parameter("weight").mul_(8 / spread[:, None])
 
 
 @pytest.mark.slow
@@ -50,6 +73,7 @@ def test_the_file_reads_captchas_as_torch_does(stages: list[str], tmp_path: Path
         ("output_prob", "tensor(float)"),
     ]
     assert session.get_modelmeta().custom_metadata_map["character"] == "\n".join("0123456789")
+    assert (tmp_path / "reader.onnx.characters.txt").read_text("utf-8").split() == list("0123456789")
     read_without_torch(path, images[0], ours[0].text)
 
 
@@ -67,7 +91,39 @@ def read_without_torch(path: Path, image: Path, text: str) -> None:
     assert Path(f"{path}.csv").read_text("utf-8").count("\n") == 2
 
 
-def test_a_file_that_reads_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def figures(folder: Path) -> dict[str, Any]:
+    """Return what export left in metrics.json."""
+    read: dict[str, Any] = json.loads((folder / "export" / "metrics.json").read_text("utf-8"))
+    return read
+
+
+def test_a_free_width_stays_free(tmp_path: Path, captchas: Path) -> None:
+    settings = ["model.sequence=none", "model.input_fit=height", "model.input_width=200"]
+    path = export(untrained(tmp_path, *settings, f"evaluate.test={captchas}"))
+    found = figures(tmp_path)
+    assert found["string_parity"] == 1.0
+    assert found["crops"] == 300
+    assert found["different_texts"] > 100
+    assert len(found["widths"]) >= 3
+    assert "test sets" in found["pictures"]
+    image = np.zeros((32, 200, 1), np.uint8)
+    steps = [OnnxReader(path, "cpu").classify(image[None, :, :width])[0].shape[1] for width in (32, 96, 200)]
+    assert steps == [8, 24, 50]
+
+
+def test_half_precision_is_half_as_large_and_bounded_too(tmp_path: Path, captchas: Path) -> None:
+    settings = ["model.sequence=none", "model.input_fit=height", "model.input_width=200", "export.precision=fp16"]
+    # Centred scores of fresh weights are differences too fine for fp16: such a model is refused.
+    with pytest.raises(InkmillError, match=r"export\.precision=fp32"):
+        export(untrained(tmp_path, *settings))
+    path = export(untrained(tmp_path, *settings, f"evaluate.test={captchas}", sure=False))
+    assert figures(tmp_path)["string_parity"] >= 0.999
+    assert path.stat().st_size < 0.6 * (tmp_path / "reader.safetensors").stat().st_size
+
+
+def test_a_file_that_reads_otherwise_is_not_written_but_its_figures_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wrong(self: OnnxReader, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(images), 16)
         return np.ones(shape, np.int32), np.ones(shape, np.float32)
@@ -76,11 +132,13 @@ def test_a_file_that_reads_otherwise_is_not_written(tmp_path: Path, monkeypatch:
     with pytest.raises(InkmillError, match="does not read what torch reads"):
         export(untrained(tmp_path, "model.sequence=none"))
     assert not list(tmp_path.glob("*.onnx"))
+    assert figures(tmp_path)["string_parity"] == 0.0
+    assert '"FAILURE"' in (tmp_path / "export" / "status.json").read_text("utf-8")
 
 
 def test_what_cannot_be_exported_or_read_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="its input width is free"):
-        export(untrained(tmp_path, "model.sequence=none", "model.input_fit=height"))
+    with pytest.raises(ConfigError, match="profile=paddle is for readers with prediction=CTC and input_fit=height"):
+        export(untrained(tmp_path, "model.sequence=none", "export.profile=paddle"))
     (tmp_path / "junk.onnx").write_bytes(b"junk")
     for name in ("junk.onnx", "missing.onnx"):
         with pytest.raises(ModelFileError):

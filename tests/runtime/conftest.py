@@ -26,5 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.head.get_parameter("classes.weight").mul_(30)  # sure of what it reads, as trained ones are
     card = ReaderCard(model=spec, charset=list("0123456789"), max_label_length=6)
     save_reader(place / "reader.safetensors", model.state_dict(), card)
-    export(load_spec(None, [f"export.checkpoint={place / 'reader.safetensors'}", "export.probabilities=true"]))
+    settings = [f"export.checkpoint={place / 'reader.safetensors'}", "export.probabilities=true"]
+    export(load_spec(None, [*settings, f"results_dir={place / 'results'}"]))
     return place

@@ -22,8 +22,10 @@ from inkmill.runtime.reader import BaseReader
 
 Device = Literal["cpu", "cuda"]
 
+ALL = "probabilities"
+PADDLE_INPUT, PADDLE_OUTPUT = "x", "softmax"
 _OUTPUTS = {"output_id": "tensor(int32)", "output_prob": "tensor(float)"}
-_ALL = "probabilities"
+_PADDLE_OUTPUTS = {PADDLE_OUTPUT: "tensor(float)"}
 
 
 class OnnxReader(BaseReader):
@@ -64,20 +66,24 @@ class OnnxReader(BaseReader):
 
     def _check_graph(self) -> None:
         """The graph must take and give what the card says."""
-        wanted = (self.fit.channels, self.fit.height, None if self.fit.mode == "height" else self.fit.width)
+        outputs = {output.name: output.type for output in self._session.get_outputs()}
+        self._paddle = outputs == _PADDLE_OUTPUTS
+        channels = 3 if self._paddle else self.fit.channels
+        wanted = (channels, self.fit.height, None if self.fit.mode == "height" else self.fit.width)
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         fits = len(shape) == 4 and all(
             size is None or found == size or isinstance(found, str)
             for found, size in zip(shape[1:], wanted, strict=True)
         )
-        outputs = {output.name: output.type for output in self._session.get_outputs()}
-        if not fits or inputs[0].type != "tensor(float)" or not _OUTPUTS.items() <= outputs.items():
+        known = self._paddle or _OUTPUTS.items() <= outputs.items()
+        if not fits or inputs[0].type != "tensor(float)" or not known:
             raise ModelFileError(
                 f"{self._where}: its graph is not the one that its card describes; export it once more"
             )
         self._input = inputs[0].name
-        self._has_all = outputs.get(_ALL) == "tensor(float)"
+        self._all = PADDLE_OUTPUT if self._paddle else ALL
+        self._has_all = outputs.get(self._all) == "tensor(float)"
         if self.decoder.beam_width > 1 and not self._has_all:
             raise ConfigError(
                 f"{self._where}: a beam needs the probability of every class, and this file gives the best alone; "
@@ -88,6 +94,9 @@ class OnnxReader(BaseReader):
 
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the best class of each step and its probability, both (B, S), of fitted uint8 BHWC images."""
+        if self._paddle:
+            probable = self.probabilities(images)
+            return probable.argmax(axis=2).astype(np.int32), probable.max(axis=2)
         ids, probabilities = self._run(images, list(_OUTPUTS))
         if ids.shape != probabilities.shape or ids.shape[:1] != (len(images),) or ids.ndim != 2:
             raise ModelFileError(f"{self._where}: its graph gives classes of shape {ids.shape}; export it once more")
@@ -97,12 +106,14 @@ class OnnxReader(BaseReader):
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images."""
-        (found,) = self._run(images, [_ALL])
+        (found,) = self._run(images, [self._all])
         if found.ndim != 3 or found.shape[0] != len(images) or found.shape[2] != self.codec.num_classes:
             raise ModelFileError(f"{self._where}: its graph gives probabilities of shape {found.shape}")
         return found
 
     def _run(self, images: NDArray[np.uint8], outputs: list[str]) -> list[NDArray[Any]]:
+        if self._paddle:  # BGR, also of what is gray
+            images = images.repeat(3, axis=3) if images.shape[3] == 1 else images[..., ::-1]
         pixels = (images.transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
         try:
             found: list[NDArray[Any]] = self._session.run(outputs, {self._input: np.ascontiguousarray(pixels)})

@@ -1,0 +1,147 @@
+"""From a recogniser to an ONNX graph: what it takes and gives, which sizes are free, and in which precision it works.
+
+The batch is free. So is the width where the reader's is (input_fit=height): every backbone but timm's is written for
+any width, and what torch's exporter finds fixed to one is refused, never narrowed in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inkmill.config.model import ModelSpec
+from inkmill.data.fit import BUCKET_STEP
+from inkmill.errors import ConfigError, InkmillError, MissingExtraError
+from inkmill.export.paddle import MAX_WIDTH, PaddleInput
+from inkmill.models.recognizer import Recognizer
+from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
+
+OPSET = 18
+MAX_BATCH = 65536
+
+
+class _Best(nn.Module):
+    """The best class of each step and its probability, and with `probabilities` that of every class."""
+
+    def __init__(self, model: Recognizer, probabilities: bool) -> None:
+        super().__init__()
+        self.model, self.probabilities = model, probabilities
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        scores = self.model(images).float()
+        best: tuple[Tensor, ...] = self.model.head.read(scores)
+        return (*best, scores.softmax(dim=2)) if self.probabilities else best
+
+
+class _Paddle(nn.Module):
+    """The probability of every class, of pictures as PaddleOCR prepares them."""
+
+    def __init__(self, model: Recognizer) -> None:
+        super().__init__()
+        self.prepare, self.model = PaddleInput(model.spec), model
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.model(self.prepare(images))
+        return scores.float().softmax(dim=2)
+
+
+class _ToHalf(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.half()
+
+
+def halved(model: Recognizer) -> Recognizer:
+    """Return a copy that works in fp16 between the straightener, whose positions need fp32, and the scores."""
+    half = deepcopy(model).half()
+    half.rectifier = nn.Sequential(deepcopy(model.rectifier), _ToHalf())
+    return half
+
+
+def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) -> Any:
+    """Return the model as an `onnx.ModelProto`, checked, without metadata.
+
+    Args:
+        model: in evaluation mode; stays as it is.
+        profile: "default" or "paddle", see docs/export.md.
+        probabilities: add the output of every class's probability to the default profile.
+        half: work in fp16; inputs and outputs stay fp32.
+
+    Raises:
+        MissingExtraError: onnx or onnxscript is not installed.
+        ConfigError: the backbone is fixed to one width, and the reader's is free.
+        InkmillError: torch's exporter failed.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "onnx", "train", "export") from error
+    paddle = profile == "paddle"
+    inner = halved(model) if half else model
+    outputs = [PADDLE_OUTPUT] if paddle else ["output_id", "output_prob", *([ALL] if probabilities else [])]
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                (_Paddle(inner) if paddle else _Best(inner, probabilities)).eval(),
+                (_example(model.spec, paddle),),
+                input_names=[PADDLE_INPUT if paddle else "input"],
+                output_names=outputs,
+                dynamic_shapes={"images": _free_sizes(model, paddle)},
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter's errors share no public base
+            raise _refusal(model.spec, error) from error
+    if program is None:
+        raise InkmillError("torch's exporter gave no program for this model; please report it")
+    recorded = program.model_proto
+    onnx.checker.check_model(recorded)
+    return recorded
+
+
+def _example(spec: ModelSpec, paddle: bool) -> Tensor:
+    width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_fit == "height" else spec.input_width
+    return torch.zeros(2, 3 if paddle else spec.input_channel, spec.input_height, width)
+
+
+def _free_sizes(model: Recognizer, paddle: bool) -> dict[int, Any]:
+    spec, multiple = model.spec, model.backbone.limits.multiple
+    sizes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=MAX_BATCH)}
+    least, most = min(BUCKET_STEP, spec.input_width), spec.input_width
+    if paddle:
+        sizes[3] = torch.export.Dim("width", min=8, max=MAX_WIDTH)
+    elif spec.input_fit == "height" and most > least:
+        width = torch.export.Dim("width", min=least // multiple, max=most // multiple)
+        sizes[3] = multiple * width if multiple > 1 else width
+    return sizes
+
+
+def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if spec.input_fit == "height":
+        return ConfigError(
+            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_fit=pad, "
+            "or take a backbone of inkmill's own"
+        )
+    return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the exporter says to its own developers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
