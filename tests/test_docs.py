@@ -14,7 +14,7 @@ from inkmill.config.load import load_spec
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-SECTIONS = "model|dataset|train|evaluate|inference|prune|export|dataset_convert|gen_trt_engine"
+SECTIONS = "model|dataset|train|evaluate|inference|prune|export|quantize|dataset_convert|gen_trt_engine"
 OVERRIDE = rf"(?:results_dir|(?:{SECTIONS})(?:\.\w+)+)="
 KEYS = set(all_keys())
 

@@ -26,6 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "evaluate": ("val", "eval"),
     "infer": ("inference", "predict"),
     "prune": (),
+    "quantize": (),
     "export": (),
     "diagnose": (),
     "bench": (),

@@ -69,7 +69,8 @@ def _annotation(annotation: Any) -> str:
     if kind is list:
         section = section_of(arguments[0])
         if section is not None:
-            return f"list of paths or of {{{', '.join(section.model_fields)}}}"
+            or_path = "paths or of " if "path" in section.model_fields else ""
+            return f"list of {or_path}{{{', '.join(section.model_fields)}}}"
         return f"list of {_annotation(arguments[0]).replace('whole number', 'whole numbers')}"
     if section_of(annotation) is not None:
         return "section"

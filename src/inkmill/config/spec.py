@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from inkmill.config.base import Section
 from inkmill.config.dataset import DatasetSpec
 from inkmill.config.model import ModelSpec
+from inkmill.config.quantize import QuantizeSpec
 from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSpec, InferenceSpec, PruneSpec
 from inkmill.config.train import TrainSpec
 
@@ -54,8 +55,8 @@ class Spec(Section):
     """Conversion of data sets."""
     gen_trt_engine: EngineSpec = Field(default_factory=EngineSpec)
     """TensorRT engines."""
-    quantize: dict[str, Any] | None = None
-    """TAO key; accepted, not used yet."""
+    quantize: QuantizeSpec = Field(default_factory=QuantizeSpec)
+    """int8."""
 
     @model_validator(mode="after")
     def _keep_aspect_ratio_is_a_fit(self) -> Spec:

@@ -81,7 +81,10 @@ def _refuse_what_is_not_there_yet(spec: Spec) -> None:
     """TAO's keys are accepted; those that ask for another kind of training must not quietly give an ordinary one."""
     for key in ("quantize", "quantize_model_path"):
         if getattr(spec.model, key):
-            raise ConfigError(f"model.{key}: inkmill cannot train quantised models yet; leave the key out")
+            raise ConfigError(
+                f"model.{key}: inkmill cannot train with simulated int8; leave the key out, and quantise what was "
+                "trained with `inkmill quantize`"
+            )
 
 
 def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:

@@ -1,0 +1,180 @@
+"""Which layers of an ONNX graph can compute in int8, what ranges their numbers have, and the graph that does it.
+
+A layer is a convolution, matrix product or Gemm with weights of its own. ONNX Runtime's quantiser puts Q/DQ nodes
+around each that is chosen: weights int8, one scale an output channel; activations uint8, one scale a tensor. Everything
+else stays in float: LSTM, softmax, norms, products inside attention, and weights that several nodes share, which are
+the steps of an unrolled attention head.
+
+Ranges are measured here, in memory: ONNX Runtime's own calibrators write the graph to disk, which must not happen to a
+reader that is encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.config.quantize import QuantizeSpec
+from inkmill.errors import ConfigError, MissingExtraError
+
+Ranges = dict[str, tuple[float, float]]
+"""Lowest and highest number of each tensor, by its name in the graph."""
+
+BATCH = 16
+_KINDS = {"Conv": "Conv2d", "MatMul": "Linear", "Gemm": "Linear"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node with weights.
+
+    Attributes:
+        name: of its weights in the torch model where the graph still says so, else the node's.
+        node: the node's own name.
+        kind: Conv2d or Linear.
+        tensors: what goes in and what comes out.
+    """
+
+    name: str
+    node: str
+    kind: str
+    tensors: tuple[str, str]
+
+
+def load_graph(content: bytes, where: str) -> Any:
+    """Return the ModelProto of a plain ONNX file, with the shape of every tensor.
+
+    Raises:
+        ConfigError: it is quantised already, or it is not the plain export that this begins with.
+        MissingExtraError: the package onnx is not installed.
+    """
+    try:
+        import onnx
+        import onnxruntime.quantization  # noqa: F401 - said now, not after calibration
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "onnx", "train", "quantize") from error
+    model = onnx.load_model_from_string(content)
+    if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
+        raise ConfigError(f"{where} is quantised already: give the reader it was made from")
+    if not {"output_id", "output_prob"} <= {output.name for output in model.graph.output} or _is_half(model):
+        raise ConfigError(f"{where}: quantize begins with a plain export, in fp32 and with TAO's outputs; export it so")
+    del model.metadata_props[:]  # the seal is of other bytes, and the card is written anew
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def _is_half(model: Any) -> bool:
+    import onnx
+
+    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+
+
+def find_layers(model: Any) -> list[Layer]:
+    """Return all layers that could be int8, in the order of the graph."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in _KINDS and node.input[1] in weights]
+    users = Counter(node.input[1] for node in nodes)
+    return [
+        Layer(_name(node), node.name, _KINDS[node.op_type], (node.input[0], node.output[0]))
+        for node in nodes
+        if users[node.input[1]] == 1
+    ]
+
+
+def _name(node: Any) -> str:
+    weights: str = node.input[1]
+    return weights.removeprefix("model.").removesuffix(".weight") if weights.endswith(".weight") else str(node.name)
+
+
+def asked_for(layers: Sequence[Layer], settings: QuantizeSpec) -> list[Layer]:
+    """Return the layers that `quantize.layers` and `quantize.skip_names` leave, in order.
+
+    Raises:
+        ConfigError: a pattern that fits no layer, or no layer is left.
+    """
+    patterns = [*(one.module_name for one in settings.layers), *settings.skip_names]
+    for pattern in patterns:
+        if not any(_fits(layer, pattern) for layer in layers):
+            names = ", ".join(layer.name for layer in layers[:4])
+            raise ConfigError(f"quantize: no layer is called {pattern!r}; the layers are {names} and so on")
+    chosen = [layer for layer in layers if _wanted(layer, settings)]
+    if not chosen:
+        raise ConfigError("quantize: no layer is left to quantise; look at quantize.layers and quantize.skip_names")
+    return chosen
+
+
+def _wanted(layer: Layer, settings: QuantizeSpec) -> bool:
+    if any(_fits(layer, pattern) for pattern in settings.skip_names):
+        return False
+    fitting = [one for one in settings.layers if _fits(layer, one.module_name)]
+    return fitting[-1].weights.dtype == "int8" if fitting else not settings.layers
+
+
+def _fits(layer: Layer, pattern: str) -> bool:
+    return pattern == layer.kind or fnmatchcase(layer.name, pattern)
+
+
+def measure_ranges(model: Any, layers: Sequence[Layer], images: NDArray[np.uint8]) -> Ranges:
+    """Return the range of what goes into and comes out of every layer while it reads images.
+
+    Args:
+        model: the ModelProto.
+        layers: where to look.
+        images: fitted uint8 (N, H, W, C).
+    """
+    import onnx
+    import onnxruntime
+
+    names = sorted({name for layer in layers for name in layer.tensors} - {model.graph.input[0].name})
+    watched = deepcopy(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
+    lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    for batch in batches_of(images):
+        found = session.run(names, {model.graph.input[0].name: batch})
+        lowest = np.minimum(lowest, [tensor.min() for tensor in found])
+        highest = np.maximum(highest, [tensor.max() for tensor in found])
+    ranges = dict(zip(names, zip(lowest.tolist(), highest.tolist(), strict=True), strict=True))
+    ranges[model.graph.input[0].name] = (-1.0, 1.0)  # what pixels can be, seen or not
+    return ranges
+
+
+def batches_of(images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
+    """Yield fitted uint8 images (N, H, W, C) as the graph takes them, float32 (16, C, H, W), the last smaller."""
+    for start in range(0, len(images), BATCH):
+        pixels = (images[start : start + BATCH].transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
+        yield np.ascontiguousarray(pixels)
+
+
+def quantised(model: Any, layers: Collection[Layer], ranges: Ranges) -> Any:
+    """Return a new ModelProto in which `layers` compute in int8; the one given stays as it is."""
+    from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType
+    from onnxruntime.quantization.calibrate import TensorsData
+
+    measured = {name: tuple(np.asarray(end, np.float32) for end in ends) for name, ends in ranges.items()}
+    maker = QDQQuantizer(
+        deepcopy(model),
+        True,  # per channel
+        False,  # all 8 bits of the weights
+        QuantType.QInt8,
+        QuantType.QUInt8,
+        TensorsData(CalibrationMethod.MinMax, measured),
+        [layer.node for layer in layers],
+        [],
+        list(_KINDS),
+        {},
+    )
+    with contextlib.redirect_stdout(io.StringIO()):  # only cli/ prints
+        maker.quantize_model()
+    made = maker.model.model
+    del made.metadata_props[:]
+    return made
