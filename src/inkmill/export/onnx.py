@@ -21,7 +21,7 @@ from inkmill.errors import InkmillError
 from inkmill.export.graph import OPSET, record
 from inkmill.export.paddle import refuse_unfit
 from inkmill.export.parity import HALF_SHARE, TOLERANCE, Parity, compare
-from inkmill.export.pictures import Pictures, choose_pictures
+from inkmill.export.pictures import CROPS, Pictures, choose_pictures
 from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import step, write_model_card
@@ -30,13 +30,14 @@ from inkmill.runtime.onnx_file import seal
 from inkmill.training.reading import TorchReader
 
 
-def export(spec: Spec, *, console: Console | None = None) -> Path:
+def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) -> Path:
     """Write `export.onnx_file` and the figures (metrics.json), and return the file's path.
 
     Args:
         spec: `export.checkpoint` is needed; the file's name is the checkpoint's with .onnx unless onnx_file is given.
             The sets that it names give the pictures on which both read.
         console: where one line goes.
+        crops: how many pictures both read, at most.
 
     Raises:
         ConfigError: a reader that the profile is not for, or a backbone that cannot have a free width.
@@ -49,7 +50,7 @@ def export(spec: Spec, *, console: Console | None = None) -> Path:
         reader = TorchReader.load(checkpoint, "cpu", key)
         if spec.export.profile == "paddle":
             refuse_unfit(reader.card, str(checkpoint))
-        pictures = choose_pictures(spec, reader.card)
+        pictures = choose_pictures(spec, reader.card, crops)
         card = _card(reader, checkpoint, spec)
         with atomic_path(path) as temporary:
             temporary.write_bytes(sealed(seal(_recorded(reader, card, spec)), key))
