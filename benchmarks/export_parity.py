@@ -96,9 +96,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(
-        f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.precision}, {args.crops_from}\n"
-    )
+    print(f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.precision}\n")
     print("| backbone | head | TPS | crops | widths | different texts | equal strings | largest difference |")
     print("|---|---|---|---|---|---|---|---|")
     for backbone, head, straightened, found in rows(args):
