@@ -156,7 +156,7 @@ SOURCE = "{path, gt_file, format, weight}"
             "dataset:\n  train:\n  - {path: a,\n     weigth: 2}\n",
             "spec.yaml:4: unknown key 'dataset.train[0].weigth' (did you mean 'dataset.train[0].weight'?)",
         ),
-        ("export: {opset_kind: 1}", "known here: checkpoint, gpu_id, onnx_file, probabilities, results_dir"),
+        ("export: {opset_kind: 1}", "known here: checkpoint, gpu_id, onnx_file, probabilities, profile,"),
         ("train: {qqqq: 1}", "spec.yaml:1: unknown key 'train.qqqq'; `inkmill spec` lists the known keys"),
         ("train:\n\n  num_epochs: ten\n", "spec.yaml:3: train.num_epochs must be a whole number >= 1, not 'ten'"),
         ("train: {num_epochs: 0}", "spec.yaml:1: train.num_epochs must be a whole number >= 1, not 0"),
