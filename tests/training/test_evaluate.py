@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from inkmill.api import load
@@ -25,14 +24,7 @@ from inkmill.runtime.card import ReaderCard
 from inkmill.training import evaluate as evaluation
 from inkmill.training.evaluate import evaluate
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads that share a busy core wait for one another for longer than anything here takes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -24,6 +24,8 @@ from inkmill.text.codecs import CtcCodec
 from inkmill.text.normalise import Normaliser
 from inkmill.training import validate as validation
 from inkmill.training.validate import Validation, validate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SLOW_S = 0.15
 SAMPLES, BATCH = 24, 8
@@ -70,15 +72,6 @@ class SlowModel(Recognizer):
         else:
             time.sleep(SLOW_S)
         return super().features(images)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads that share a busy core wait for one another for longer than anything here takes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -69,6 +69,23 @@ def test_validation_is_the_same_each_time(
         assert snapshot(loader) == in_order
 
 
+def test_a_state_with_other_bad_samples_counts_from_its_first_batch(
+    loader: Loader, captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
+) -> None:
+    loader.set_epoch(20)
+    list(loader)  # batches of epoch 21 are in the making now
+    key = loader.plan.source.key(5)
+    state = loader.state_dict() | {"epoch": 21, "batches": 0, "blocked": {key: 5}}
+    alone = make_loader(captcha_plan())
+    alone.load_state_dict(state)
+    clean = loader.state_dict()
+    loader.load_state_dict(state)
+    taken = snapshot(loader)
+    loader.load_state_dict(clean)
+    assert taken == snapshot(alone)
+    assert key not in [name for keys, *_ in taken for name in keys]
+
+
 @pytest.mark.parametrize("position", [0, 1, 5, 8, 9])
 def test_resume_gives_the_remaining_batches(
     loader: Loader, reference: list[Any], snapshot: Callable[..., Any], position: int

@@ -30,10 +30,12 @@ class ThreadLoader(Loader):
         self._pool: ThreadPoolExecutor | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._pending: deque[Future[Made]] = deque()
-        self._ends_at: tuple[int, int, int] | None = None  # the batch `_pending` goes on with, and bad samples known
+        self._ends_at: tuple[int, int, frozenset[str]] | None = (
+            None  # the batch `_pending` goes on with, and bad samples known
+        )
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
-        known_bad = len(self._blocked)
+        known_bad = frozenset(self._blocked)
         if self._ends_at != (epoch, first, known_bad):
             self._begin_run(epoch, first)
         self._ends_at = None

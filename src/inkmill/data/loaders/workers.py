@@ -55,7 +55,9 @@ class WorkerLoader(Loader):
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
         self._pool = Pool(_MakeBatches(plan), (blocked, self._store), workers)
         self._answers: Generator[Answer, None, None] | None = None
-        self._ends_at: tuple[int, int, int] | None = None  # the batch `_answers` goes on with, and bad samples known
+        self._ends_at: tuple[int, int, frozenset[str]] | None = (
+            None  # the batch `_answers` goes on with, and bad samples known
+        )
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
@@ -66,7 +68,7 @@ class WorkerLoader(Loader):
         shortage = self._pool.shortage()
         if shortage is not None and shortage not in self.stats.notes:
             self.stats.notes.append(shortage)
-        known_bad = len(self._blocked)
+        known_bad = frozenset(self._blocked)
         if self._answers is None or self._ends_at != (epoch, first, known_bad):
             self._answers = self._pool.answers(positions(epoch, first, len(self), endless=self.plan.shuffle))
         self._ends_at = None
