@@ -1,25 +1,30 @@
 """Whether ONNX files read what torch reads, for every backbone x head x TPS: one table, made by one command.
 
-python benchmarks/export_parity.py CROPS [--crops 10000] [--precision fp16] [--only Tiny,VGG]
+python benchmarks/export_parity.py CROPS... [--crops 10000] [--minutes 5] [--out parity] [--precision fp16] [--only VGG]
 
-CROPS is any data set that `inkmill check` knows. Weights are fresh, from a fixed seed, with the scores centred on the
-crops and widened, so that different crops are read as different texts: agreement is a question of arithmetic, not of
-training. Readers with TPS have a fixed width, those without a free one (input_fit=height).
+CROPS are data sets that `inkmill check` knows; each gives an equal part. Weights are fresh, from a fixed seed, with the
+scores centred on the crops and widened, so that different crops are read as different texts: agreement is a question of
+arithmetic, not of training. Readers with TPS have a fixed width, those without a free one (input_fit=height).
+
+A row that would take longer than --minutes reads fewer crops, and the table says how many. Each row is written as soon
+as it is there, to OUT.json and OUT.md; started again with the same OUT, the command makes what is missing, and makes
+anew the rows of fewer crops for which there is time now.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 
+from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
@@ -27,6 +32,7 @@ from inkmill.config.spec import Spec
 from inkmill.errors import InkmillError
 from inkmill.export.onnx import export
 from inkmill.export.pictures import Pictures, choose_pictures
+from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.models import Recognizer, build_recognizer
 from inkmill.models.backbones import BACKBONES
 from inkmill.models.file import save_reader
@@ -36,79 +42,115 @@ from inkmill.training.reading import to_input
 HEADS = ("CTC", "Attn", "Slots")
 CHARSET = list("0123456789abcdefghijklmnopqrstuvwxyz")
 LONGEST = 8
+PROBES = 64
+FEWEST = 300
 WIDENED = 3.0
 """Standard deviation of a class's score over crops and steps."""
+COLUMNS = ("backbone", "head", "TPS", "crops", "widths", "different texts", "equal strings", "largest difference")
+
+Row = dict[str, Any]
 
 
 @torch.no_grad()
-def widen(model: Recognizer, pictures: Pictures) -> None:
-    """Centre the scores of every class on the pictures, and widen them."""
+def widen(model: Recognizer, pictures: Pictures) -> float:
+    """Centre the scores of every class on the pictures, widen them, and return seconds of a picture."""
     classes = model.head.get_submodule("classes")
     seen: list[torch.Tensor] = []
     hook = classes.register_forward_hook(lambda part, given, scores: seen.append(scores.flatten(0, -2)))
+    start = perf_counter()
     for batch in pictures.batches():
         model.eval()(to_input(torch.from_numpy(batch)))
+    taken = perf_counter() - start
     hook.remove()
     spread, middle = torch.std_mean(torch.cat(seen), dim=0)
     classes.get_parameter("bias").sub_(middle).mul_(WIDENED / spread)
     classes.get_parameter("weight").mul_(WIDENED / spread[:, None])
+    return taken / len(pictures.images)
 
 
-def make(backbone: str, head: str, straightened: bool, args: argparse.Namespace, folder: Path) -> Spec:
-    """Write a reader with fresh weights, and return the spec of its export."""
-    model = {"backbone": backbone, "prediction": head, "TPS": straightened, "input_height": 32, "input_width": 160}
-    model |= {"sequence": "BiLSTM", "input_fit": "stretch" if straightened else "height", "feature_channel": 128}
+def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
+    """Write a reader with fresh weights; return the spec of its export, and how many crops there is time for."""
+    straightened = row["TPS"] == "TPS"
+    model = {"backbone": row["backbone"], "prediction": row["head"], "TPS": straightened, "input_height": 32}
+    model |= {"input_width": 160, "input_fit": "stretch" if straightened else "height"}
+    model |= {"sequence": "BiLSTM", "feature_channel": 128}
     spec = load_spec(None, [f"results_dir={folder}", f"export.precision={args.precision}"])
     spec.export.checkpoint = str(folder / "reader.safetensors")
-    spec.evaluate.test = [SourceSpec(path=args.crops_from)]
+    spec.evaluate.test = [SourceSpec(path=path) for path in args.crops_from]
     card = ReaderCard(model=ModelSpec.model_validate(model), charset=CHARSET, max_label_length=LONGEST)
     torch.manual_seed(0)
     recognizer = build_recognizer(card.model, card.codec().num_classes, LONGEST)
-    widen(recognizer, choose_pictures(spec, card, 64))
+    seconds = 2 * widen(recognizer, choose_pictures(spec, card, PROBES))  # ONNX Runtime needs about as long
     save_reader(folder / "reader.safetensors", recognizer.state_dict(), card)
-    return spec
+    return spec, max(FEWEST, min(args.crops, int(60 * args.minutes / seconds)))
 
 
-def rows(args: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield backbone, head, TPS and figures of every combination; a refused one has its figures too."""
-    wanted = [name for name in args.only.split(",") if name] or BACKBONES.names()
-    for backbone, head, straightened in product(wanted, HEADS, (False, True)):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            figures: dict[str, Any] = {}
-            try:
-                export(make(backbone, head, straightened, args, folder), crops=args.crops)
-            except InkmillError as error:
-                figures["refused"] = str(error)
-            kept = folder / "export" / "metrics.json"
-            if kept.is_file():
-                figures |= json.loads(kept.read_text("utf-8"))
-        yield backbone, head, "TPS" if straightened else "no", figures
+def fill(row: Row, args: argparse.Namespace) -> Row | None:
+    """Return a row with its figures, also of a file that was refused; None where there is no time for more crops."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        start = perf_counter()
+        spec, crops = make(row, args, folder)
+        if crops < 1.5 * row.get("crops", 0):
+            return None
+        figures: Row = {"wanted": crops}
+        try:
+            export(spec, crops=crops)
+        except InkmillError as error:
+            figures["refused"] = str(error)
+        kept = folder / "export" / "metrics.json"
+        if kept.is_file():
+            figures |= json.loads(kept.read_text("utf-8"))
+    told = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "seconds": round(perf_counter() - start)}
+    return {**row, **figures, **told}
+
+
+def line(row: Row) -> str:
+    """Return a row of the table."""
+    cells = [row["backbone"], row["head"], row["TPS"]]
+    if "string_parity" in row:
+        cells += [f"{row['crops']:,}", str(len(row["widths"])), f"{row['different_texts']:,}"]
+        cells += [f"{row['string_parity']:.2%}", f"{row['max_probability_difference']:.0e}"]
+    else:
+        cells += ["", "", "", row["refused"], ""]
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(rows: list[Row], title: str) -> str:
+    """Return the page."""
+    found = [row for row in rows if "wanted" in row]
+    head = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    return "\n".join([title, "", *head, *map(line, found)]) + "\n"
 
 
 def main() -> None:
-    """Print the table, a row as soon as it is there."""
+    """Make the table, a row as soon as it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("crops_from", metavar="CROPS")
+    parser.add_argument("crops_from", metavar="CROPS", nargs="+")
     parser.add_argument("--crops", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=5, help="time of a row")
+    parser.add_argument("--out", type=Path, default=Path("parity"))
     parser.add_argument("--precision", choices=["fp32", "fp16"], default="fp32")
     parser.add_argument("--only", default="", help="backbones, with commas between")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.precision}\n")
-    print("| backbone | head | TPS | crops | widths | different texts | equal strings | largest difference |")
-    print("|---|---|---|---|---|---|---|---|")
-    for backbone, head, straightened, found in rows(args):
-        if "string_parity" not in found:
-            print(f"| {backbone} | {head} | {straightened} | | | | {found['refused']} | |", flush=True)
+    kept = args.out.with_suffix(".json")
+    rows: list[Row] = json.loads(kept.read_text("utf-8"))["rows"] if kept.is_file() else []
+    wanted = [name for name in args.only.split(",") if name] or BACKBONES.names()
+    for backbone, head, straightened in product(wanted, HEADS, ("no", "TPS")):
+        name = {"backbone": backbone, "head": head, "TPS": straightened, "precision": args.precision}
+        row = next((row for row in rows if name.items() <= row.items()), None)
+        if row is None:
+            rows.append(row := name)
+        if row.get("wanted", 0) >= args.crops or (made := fill(row, args)) is None:
             continue
-        print(
-            f"| {backbone} | {head} | {straightened} | {found['crops']:,} | {len(found['widths'])} | "
-            f"{found['different_texts']:,} | {found['string_parity']:.2%} | "
-            f"{found['max_probability_difference']:.0e} |",
-            flush=True,
-        )
+        rows[rows.index(row)] = made
+        machine = machine_stamp()
+        write_json_atomic(kept, {"machine": machine, "rows": rows})
+        page = table(rows, f"{in_words(machine)}; torch {torch.__version__}, {args.threads} threads")
+        write_text_atomic(args.out.with_suffix(".md"), page)
+        print(line(made), f"{made['seconds']} s", flush=True)
 
 
 if __name__ == "__main__":
