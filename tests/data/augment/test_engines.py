@@ -150,6 +150,7 @@ def test_the_compiled_engine_on_a_gpu_agrees_too(crops: dict[int, np.ndarray], n
     from inkmill.data.augment.apply_torch import apply_torch as apply
 
     images = np.tile(crops[3], (8, 1, 1, 1))  # enough rows for blur and JPEG to run on a part of them
-    table = Augmentation(load_preset(name)).draw(0, 0, np.arange(len(images)), 32, 128)
-    on_gpu = apply(torch.from_numpy(images).cuda(), table).cpu().numpy()
-    assert_close(apply_cv(images, table), on_gpu, PRESETS[name])
+    for epoch in (0, 1):  # the first records the pass, the second replays it
+        table = Augmentation(load_preset(name)).draw(0, epoch, np.arange(len(images)), 32, 128)
+        on_gpu = apply(torch.from_numpy(images).cuda(), table).cpu().numpy()
+        assert_close(apply_cv(images, table), on_gpu, PRESETS[name])

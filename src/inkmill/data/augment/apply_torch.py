@@ -6,7 +6,7 @@ device holds all pictures, `augment_torch` also draws there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,14 @@ try:
     from torch import Tensor
 
     from inkmill.data.augment.passes_torch import Constants, block_of, block_size, change_images, constants_on
+    from inkmill.data.augment.recorded_torch import RecordedPass
 except ImportError:
     raise MissingExtraError("torch", "train", "augmentation on the GPU") from None
 
 if TYPE_CHECKING:
     Engine = Callable[..., Tensor]
+
+_recorded: dict[Hashable, RecordedPass] = {}
 
 MAX_COMPILATIONS = 64
 """Batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently."""
@@ -55,10 +58,19 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
         return images.clone()
     needed = [None if part is None else part[:, 0] > 0 for part in (table.part("blur"), table.part("jpeg"))]
     compiled, blocks = choose_rows(needed, layout, len(table), images.is_cuda if compiled is None else compiled)
-    values, blur_rows, jpeg_rows = send([table.values.ravel(), *blocks], np.float32, images.device)
-    engine = _engine(layout, compiled)
+    packed, pieces = packed_for([table.values.ravel(), *blocks], np.float32, images.device)
+
+    def run(images: Tensor, packed: Tensor) -> Tensor:
+        return _engine(layout, compiled)(images, *pieces(packed), constants_on(images.device))
+
     with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
-        return engine(images, values, blur_rows, jpeg_rows, constants_on(images.device))
+        if not (compiled and images.is_cuda):
+            return run(images, packed.to(images.device, non_blocking=True))
+        key = (layout, images.shape, images.device, packed.shape)
+        recorded = _recorded.get(key)
+        if recorded is None:
+            recorded = _recorded[key] = RecordedPass(run, (images, packed), images.device)
+        return recorded(images, packed)
 
 
 def choose_rows(
@@ -81,12 +93,6 @@ def choose_rows(
     compiled = compiled and all(number <= size for number, size in zip(counts, sizes, strict=True))
     blocks = zip(needed, sizes if compiled else counts, strict=True)
     return compiled, [None if rows is None else block_of(rows, size) for rows, size in blocks]
-
-
-def send(parts: list[NDArray[Any] | None], dtype: type[np.generic], device: torch.device) -> list[Any]:
-    """Send vectors to the device in one copy, without waiting: a tensor for each, None for None."""
-    packed, pieces = packed_for(parts, dtype, device)
-    return pieces(packed.to(device, non_blocking=True))
 
 
 def packed_for(

@@ -20,6 +20,7 @@ from inkmill.data.augment.apply_torch import MAX_COMPILATIONS, choose_rows, pack
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.passes_torch import Constants, change_images, constants_on
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states
+from inkmill.data.augment.recorded_torch import RecordedPass
 
 _Pass = Callable[..., tuple[Tensor, Tensor]]
 
@@ -35,8 +36,6 @@ class HeldAugmenter:
         seed: of the run.
         batch_size: rows of a compiled pass; a shorter batch is filled up and cut.
         compiled: compile the pass (tens of seconds at the first batch); by default on CUDA only.
-        graphed: run the compiled pass as one CUDA graph. Started one by one, its 40 kernels keep the CPU busy for
-            1.4 ms a batch where the GPU needs 0.8; off by default, because no GPU has run it yet.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class HeldAugmenter:
         seed: int,
         batch_size: int,
         compiled: bool | None = None,
-        graphed: bool = False,
     ) -> None:
         self._images, self._augmentation, self._seed = images, augmentation, seed
         self._batch_size = batch_size
@@ -54,8 +52,7 @@ class HeldAugmenter:
         self._steps = torch.from_numpy(augmentation.steps.view(np.int64)).to(images.device)
         self._constants = constants_on(images.device)
         self._fast: _Pass = torch.compile(self._run, dynamic=False, fullgraph=True) if self._compiled else self._run
-        self._graphed = graphed and images.is_cuda
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recorded: RecordedPass | None = None
 
     def __call__(self, epoch: int, index: NDArray[np.int64]) -> Tensor:
         """Return the augmented pictures of a batch, not waited for.
@@ -76,31 +73,21 @@ class HeldAugmenter:
         needed = self._needed(keyed_states(key, index.astype(np.uint64)), count)
         compiled, blocks = choose_rows(needed, layout, len(index), self._compiled)
         packed, pieces = packed_for([key.view(np.int64), index, *blocks], np.int64, self._images.device)
-        if compiled and self._graphed:
-            return self._replayed(packed, pieces)[:count]
-        run: _Pass = self._fast if compiled else self._run
         with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
+            if compiled and self._images.is_cuda:
+                return self._replayed(packed, pieces)[:count]
+            run: _Pass = self._fast if compiled else self._run
             images, _ = run(self._images, *pieces(packed.to(self._images.device)), self._steps, self._constants)
         return images[:count]
 
     def _replayed(self, packed: Tensor, pieces: Callable[[Tensor], list[Any]]) -> Tensor:
-        """Run the compiled pass as one CUDA graph, recorded with the first batch."""
-        if self._graph is None:
-            self._input = packed.to(self._images.device)
-            arguments = (self._images, *pieces(self._input), self._steps, self._constants)
-            with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
-                aside = torch.cuda.Stream(self._images.device)  # type: ignore[no-untyped-call]
-                aside.wait_stream(torch.cuda.current_stream(self._images.device))
-                with torch.cuda.stream(aside):
-                    for _ in range(3):  # compiled, and its libraries set up, before anything is recorded
-                        self._fast(*arguments)
-                torch.cuda.current_stream(self._images.device).wait_stream(aside)
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                    self._output, _ = self._fast(*arguments)
-        self._input.copy_(packed, non_blocking=True)
-        self._graph.replay()
-        return self._output.clone()  # the next batch is written there
+        if self._recorded is None:
+
+            def run(packed: Tensor) -> Tensor:
+                return self._fast(self._images, *pieces(packed), self._steps, self._constants)[0]
+
+            self._recorded = RecordedPass(run, (packed,), self._images.device)
+        return self._recorded(packed)
 
     def _needed(self, states: NDArray[np.uint64], count: int) -> list[NDArray[np.bool_] | None]:
         """Return which rows to blur and to compress, none beyond the first `count`; None where the spec has no such op.
