@@ -153,6 +153,13 @@ def test_an_unknown_loader_is_refused_with_the_nearest_name():
         contestants(("torch-pill",))
 
 
+def test_rows_are_chosen_by_loader_engine_and_augmentation():
+    chosen = {(c.loader, c.engine, c.augment) for _, c in contestants(("torch-pil", "cv", "dali-gpu"), "strong")}
+    assert {loader for loader, _, _ in chosen} == {"torch-pil", "inline", "threads", "workers", "dali"}
+    assert {engine for loader, engine, _ in chosen if loader == "dali"} == {"dali-gpu"}
+    assert {augment for _, _, augment in chosen} == {"strong"}
+
+
 def test_times_compare_with_the_classic_under_the_same_augmentation(tmp_path):
     rows = [
         Row("torch-pil", "none", "PIL", "none", 1000.0, 0.1, "", "peer"),

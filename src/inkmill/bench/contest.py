@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Augment = Literal["none", "strong"]
+AUGMENTS: tuple[Augment, ...] = ("none", "strong")
 
 FIT = Fit(32, 128, 3)
 """The size that everyone brings pictures to."""

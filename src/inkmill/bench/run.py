@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inkmill.bench.contest import Contestant, Task
+from inkmill.bench.contest import AUGMENTS, Augment, Contestant, Task
 from inkmill.bench.crops import write_crops
 from inkmill.bench.measure import measure
 from inkmill.bench.ours import ours
@@ -65,8 +65,9 @@ class Settings:
         seconds: measuring time a row; warm-up comes on top.
         workers: processes or threads.
         batch_size: images a batch.
-        only: names of loaders to run; empty for all.
+        only: names of loaders or engines to run; empty for all.
         device: a torch device.
+        augment: only the rows with this augmentation; None for both.
     """
 
     path: str | None
@@ -76,6 +77,7 @@ class Settings:
     batch_size: int
     only: tuple[str, ...]
     device: str
+    augment: Augment | None = None
 
 
 def default_device() -> str:
@@ -91,19 +93,20 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def contestants(only: Sequence[str]) -> list[tuple[str, Contestant]]:
+def contestants(only: Sequence[str], augment: Augment | None = None) -> list[tuple[str, Contestant]]:
     """Return (kind, contestant) in the order of the table: peers first, then ours, no augmentation before strong.
 
     Raises:
-        ConfigError: a name in `only` that nobody has.
+        ConfigError: a name in `only` that no loader and no engine has.
     """
-    everyone = [(PEER, c) for augment in ("none", "strong") for c in peers(augment)]
+    everyone = [(PEER, c) for each in AUGMENTS for c in peers(each)]
     everyone += [(OURS, c) for c in ours()]
-    names = list(dict.fromkeys(c.loader for _, c in everyone))
+    names = list(dict.fromkeys([c.loader for _, c in everyone] + [c.engine for kind, c in everyone if kind == OURS]))
     for name in only:
         if name not in names:
             raise ConfigError(f"unknown loader {name!r}{suggest(name, names)}; known: {', '.join(names)}")
-    return [entry for entry in everyone if not only or entry[1].loader in only]
+    wanted = [(kind, c) for kind, c in everyone if augment in (None, c.augment)]
+    return [(kind, c) for kind, c in wanted if not only or c.loader in only or c.engine in only]
 
 
 def run(settings: Settings) -> Iterator[Row]:
@@ -113,7 +116,7 @@ def run(settings: Settings) -> Iterator[Row]:
         ConfigError: an unknown loader.
         DataError: the user's data cannot be read.
     """
-    entries = contestants(settings.only)
+    entries = contestants(settings.only, settings.augment)
     with tempfile.TemporaryDirectory(prefix="inkmill-bench-") as scratch:
         source = _source(settings, Path(scratch))
         for kind, contestant in entries:

@@ -19,7 +19,10 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.01, help="Measuring time a row; warm-up comes on top.")] = 5.0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes or threads; by default the cores.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images a batch.")] = 256,
-    only: Annotated[str, typer.Option(metavar="NAME,...", help="Only these loaders.")] = "",
+    only: Annotated[str, typer.Option(metavar="NAME,...", help="Only these loaders or engines.")] = "",
+    augment: Annotated[
+        Literal["none", "strong"] | None, typer.Option(help="Only the rows with this augmentation.")
+    ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Also write the rows as JSON.")] = None,
     chart: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the rows as a bar chart (PNG).")] = None,
 ) -> None:
@@ -31,7 +34,7 @@ def bench(
     from inkmill.bench.stamp import cores, machine_stamp
 
     names = tuple(name.strip() for name in only.split(",") if name.strip())
-    settings = Settings(path, images, seconds, workers or cores(), batch_size, names, default_device())
+    settings = Settings(path, images, seconds, workers or cores(), batch_size, names, default_device(), augment)
     machine = machine_stamp()  # before the run, whose own load it would show
     rows = _measure(settings, machine, json)
     _show(rows, settings, machine, chart)
