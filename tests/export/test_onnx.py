@@ -121,6 +121,12 @@ def test_half_precision_is_half_as_large_and_bounded_too(tmp_path: Path, captcha
     assert path.stat().st_size < 0.6 * (tmp_path / "reader.safetensors").stat().st_size
 
 
+def test_half_precision_with_an_lstm_reads(tmp_path: Path, captchas: Path) -> None:
+    settings = ["model.sequence=BiLSTM", "model.input_fit=height", "export.precision=fp16"]
+    export(untrained(tmp_path, *settings, f"evaluate.test={captchas}", sure=False), crops=12)
+    assert figures(tmp_path)["crops"] == 12
+
+
 def test_a_file_that_reads_otherwise_is_not_written_but_its_figures_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.onnx_file import MAX_BYTES, read_metadata
+from inkmill.runtime.onnx_file import MAX_BYTES, read_outline
 from inkmill.runtime.reader import BaseReader
 
 Device = Literal["cpu", "cuda"]
@@ -56,12 +56,12 @@ class OnnxReader(BaseReader):
     ) -> None:
         self._where = str(path)
         content = _content(Path(path), encryption_key)
-        metadata = read_metadata(content, self._where)
+        metadata, has_half = read_outline(content, self._where)
         if "inkmill" not in metadata:
             raise ModelFileError(f"{path}: an ONNX file without a reader's card; export it with `inkmill export`")
         card = ReaderCard.from_json(metadata["inkmill"], self._where)
         super().__init__(card, beam_width=beam_width, words=words)
-        self._session, self.runs_on = _session(content, self._where, device, threads)
+        self._session, self.runs_on = _session(content, self._where, device, threads, has_half)
         self._check_graph()
 
     def _check_graph(self) -> None:
@@ -130,7 +130,7 @@ def _content(path: Path, given: str | Key | None) -> bytes:
     return read_plain(path, find_key(given) if isinstance(given, str) else given)
 
 
-def _session(content: bytes, where: str, device: str | None, threads: int | None) -> tuple[Any, str]:
+def _session(content: bytes, where: str, device: str | None, threads: int | None, has_half: bool) -> tuple[Any, str]:
     """Return a session, and what it runs on."""
     try:
         import onnxruntime
@@ -147,8 +147,10 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads or 0
+    # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.
+    without = ["MatmulTransposeFusion"] if has_half else []
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=providers)
+        session = onnxruntime.InferenceSession(content, options, providers=providers, disabled_optimizers=without)
     except Exception as error:  # onnxruntime's errors share no public base
         raise ModelFileError(f"{where}: damaged, or not an ONNX file that can be run ({_first_line(error)})") from error
     on_gpu = "CUDAExecutionProvider" in session.get_providers()

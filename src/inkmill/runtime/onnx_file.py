@@ -33,7 +33,8 @@ _WIDTHS = {1: 8, 5: 4}
 _METADATA = 14
 _GRAPH, _TRAINING, _FUNCTIONS = 7, 20, 25
 _OPERATOR = 4
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_DATA_TYPE, _EXTERNAL_DATA, _DATA_LOCATION = 2, 13, 14
+_FLOAT16 = b"\x0a"
 _INSIDE: dict[str, dict[int, str]] = {
     "tensor": {},
     "sparse": {1: "tensor", 2: "tensor"},
@@ -58,7 +59,12 @@ def _seal(model: bytes | memoryview) -> bytes:
 
 
 def read_metadata(model: bytes, where: str) -> dict[str, str]:
-    """Return the metadata of an ONNX file.
+    """Return the metadata of an ONNX file; see `read_outline`."""
+    return read_outline(model, where)[0]
+
+
+def read_outline(model: bytes, where: str) -> tuple[dict[str, str], bool]:
+    """Return the metadata of an ONNX file, and whether any of its weights are fp16.
 
     Args:
         model: the whole file.
@@ -70,7 +76,8 @@ def read_metadata(model: bytes, where: str) -> dict[str, str]:
     if len(model) > MAX_BYTES:
         raise ModelFileError(f"{where}: {len(model):,} bytes, and an ONNX file has at most {MAX_BYTES:,}")
     try:
-        metadata, has_graph = _Outline(where).read(memoryview(model))
+        outline = _Outline(where)
+        metadata, has_graph = outline.read(memoryview(model))
     except (_BrokenError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{where}: damaged, or not an ONNX file") from error
     if not has_graph:
@@ -79,14 +86,14 @@ def read_metadata(model: bytes, where: str) -> dict[str, str]:
         raise ModelFileError(
             f"{where}: damaged, or changed since `inkmill export` wrote it; copy or export it once more"
         )
-    return metadata
+    return metadata, outline.has_half
 
 
 class _Outline:
     """One walk over a file; `fields_left` ends it where a file is nothing but outline."""
 
     def __init__(self, where: str) -> None:
-        self.where, self.fields_left = where, MAX_FIELDS
+        self.where, self.fields_left, self.has_half = where, MAX_FIELDS, False
 
     def read(self, model: memoryview) -> tuple[dict[str, str], bool]:
         """Return the metadata, and whether there is a graph."""
@@ -115,6 +122,8 @@ class _Outline:
                     f"{self.where}: keeps weights in other files, which is refused, for those could be any; "
                     "save it as one file"
                 )
+            if kind == "tensor" and number == _DATA_TYPE:
+                self.has_half |= bytes(value) == _FLOAT16
             if kind == "node" and number == _OPERATOR and bytes(value) in _ENDLESS:
                 raise ModelFileError(
                     f"{self.where}: its graph has loops ({_text(value)}), which no reader needs; refused"
