@@ -15,6 +15,7 @@ from inkmill.models.backbones import build_backbone
 from inkmill.models.heads import HEADS, Head, HeadSpec
 from inkmill.models.necks.bilstm import bilstm_stack
 from inkmill.models.rectifiers.tps import TPS
+from inkmill.models.simulate import simulate_int8
 
 
 class Recognizer(nn.Module):
@@ -117,4 +118,6 @@ def build_recognizer(spec: ModelSpec, num_classes: int, max_label_length: int) -
     recognizer = Recognizer(spec, num_classes, max_label_length)
     if recognizer.time_steps(spec.input_height, spec.input_width) < 1:
         raise ConfigError(f"model.input_width={spec.input_width} leaves {spec.backbone} no time step: widen it")
+    if spec.quantize:
+        simulate_int8(recognizer)
     return recognizer
