@@ -20,10 +20,14 @@ from inkmill.config.model import ModelSpec
 from inkmill.data.fit import BUCKET_STEP
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.export.paddle import MAX_WIDTH, PaddleInput
+from inkmill.export.qdq import with_qdq
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
 
 OPSET = 18
+INT8_OPSET = 20
+"""Of readers in int8. It has GELU as one node; written out, GELU reads its input twice, and before such a pair ONNX
+Runtime leaves a convolution in float on x86."""
 MAX_BATCH = 65536
 
 
@@ -71,7 +75,7 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
         model: in evaluation mode; stays as it is.
         profile: "default" or "paddle", see docs/export.md.
         probabilities: add the output of every class's probability to the default profile.
-        half: work in fp16; inputs and outputs stay fp32.
+        half: work in fp16; inputs and outputs stay fp32. Not for a model that simulates int8, which gets Q/DQ nodes.
 
     Raises:
         MissingExtraError: onnx or onnxscript is not installed.
@@ -84,7 +88,7 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "train", "export") from error
     paddle = profile == "paddle"
-    inner = halved(model) if half else model
+    inner = halved(model) if half else with_qdq(model) if model.spec.quantize else model
     outputs = [PADDLE_OUTPUT] if paddle else ["output_id", "output_prob", *([ALL] if probabilities else [])]
     with _quiet(), torch.no_grad():
         try:
@@ -94,7 +98,7 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
                 input_names=[PADDLE_INPUT if paddle else "input"],
                 output_names=outputs,
                 dynamic_shapes={"images": _free_sizes(model, paddle)},
-                opset_version=OPSET,
+                opset_version=INT8_OPSET if model.spec.quantize else OPSET,
                 dynamo=True,
                 verbose=False,
             )

@@ -17,8 +17,8 @@ from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import find_key, sealed
-from inkmill.errors import InkmillError
-from inkmill.export.graph import OPSET, record
+from inkmill.errors import ConfigError, InkmillError
+from inkmill.export.graph import INT8_OPSET, OPSET, record
 from inkmill.export.paddle import refuse_unfit
 from inkmill.export.parity import HALF_SHARE, TOLERANCE, Parity, compare
 from inkmill.export.pictures import CROPS, Pictures, choose_pictures
@@ -50,13 +50,14 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         reader = TorchReader.load(checkpoint, "cpu", key)
         if spec.export.profile == "paddle":
             refuse_unfit(reader.card, str(checkpoint))
+        precision = _precision(reader, spec, checkpoint)
         pictures = choose_pictures(spec, reader.card, crops)
-        card = _card(reader, checkpoint, spec)
+        card = _card(reader, checkpoint, spec, precision)
         with atomic_path(path) as temporary:
             temporary.write_bytes(sealed(seal(_recorded(reader, card, spec)), key))
             parity = compare(reader, OnnxReader(temporary, "cpu", encryption_key=key), pictures)
-            write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, pictures))
-            _refuse_unlike(parity, spec, checkpoint)
+            write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, pictures, precision))
+            _refuse_unlike(parity, precision, checkpoint)
         write_model_card(path, card)
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
         if console is not None:
@@ -64,10 +65,19 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
     return path
 
 
-def _card(reader: TorchReader, checkpoint: Path, spec: Spec) -> ReaderCard:
+def _precision(reader: TorchReader, spec: Spec, checkpoint: Path) -> str:
+    """Return fp32, fp16, or int8 for a reader that was trained for it."""
+    if not reader.card.model.quantize:
+        return spec.export.precision
+    if spec.export.precision == "fp16":
+        raise ConfigError(f"{checkpoint} was trained for int8: export it without export.precision=fp16")
+    return "int8"
+
+
+def _card(reader: TorchReader, checkpoint: Path, spec: Spec, precision: str) -> ReaderCard:
     """Return the reader's card with this step in its history."""
     told = reader.card.provenance
-    entry = step("export", source=checkpoint.name, profile=spec.export.profile, precision=spec.export.precision)
+    entry = step("export", source=checkpoint.name, profile=spec.export.profile, precision=precision)
     parameters = sum(parameter.numel() for parameter in reader.model.parameters())
     made = [*told.get("made", []), entry]
     return reader.card.model_copy(update={"provenance": {**told, "made": made, "parameters": parameters}})
@@ -88,33 +98,33 @@ def _recorded(reader: TorchReader, card: ReaderCard, spec: Spec) -> bytes:
     return content
 
 
-def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures) -> dict[str, Any]:
+def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precision: str) -> dict[str, Any]:
     import onnxruntime
 
-    half = spec.export.precision == "fp16"
     return {
         "onnx_file": str(path),
         "checkpoint": spec.export.checkpoint,
         "profile": spec.export.profile,
-        "precision": spec.export.precision,
+        "precision": precision,
         **parity.as_dict(),
-        "required": {"string_parity": HALF_SHARE} if half else {"string_parity": 1.0, "max_difference": TOLERANCE},
+        "required": {"string_parity": 1.0, "max_difference": TOLERANCE}
+        if precision == "fp32"
+        else {"string_parity": HALF_SHARE},
         "pictures": pictures.origin,
         "unreadable": pictures.unreadable,
         "widths": pictures.widths,
-        "opset": OPSET,
+        "opset": INT8_OPSET if precision == "int8" else OPSET,
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
     }
 
 
-def _refuse_unlike(parity: Parity, spec: Spec, checkpoint: Path) -> None:
-    half = spec.export.precision == "fp16"
-    if not parity.holds(half):
+def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path) -> None:
+    if not parity.holds(precision != "fp32"):
         raise InkmillError(
             f"{checkpoint}: the exported graph does not read what torch reads ({parity.equal:,} of {parity.crops:,} "
             f"texts are equal, probabilities differ by up to {parity.difference:.3f}); no model was written, "
-            + ("export it with export.precision=fp32" if half else "please report this model")
+            + ("export it with export.precision=fp32" if precision == "fp16" else "please report this model")
         )
 
 

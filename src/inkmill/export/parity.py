@@ -15,7 +15,8 @@ from inkmill.runtime.reader import BaseReader
 TOLERANCE = 1e-3
 """Largest difference of a probability in fp32."""
 HALF_SHARE = 0.999
-"""Share of equal strings that fp16 must reach; its probabilities are told, not bounded."""
+"""Share of equal strings that fp16 and int8 must reach; their probabilities are told, not bounded: a sum that lies
+between two steps of int8 is rounded to one by torch and to the other elsewhere."""
 _SHOWN = 20
 
 
@@ -42,9 +43,9 @@ class Parity:
         """Equal texts / all."""
         return self.equal / self.crops if self.crops else 0.0
 
-    def holds(self, half: bool) -> bool:
-        """Whether the file may be given out."""
-        if half:
+    def holds(self, rounded: bool) -> bool:
+        """Whether the file may be given out; `rounded` is one in fp16 or int8."""
+        if rounded:
             return self.share >= HALF_SHARE
         return self.share == 1.0 and self.difference <= TOLERANCE
 

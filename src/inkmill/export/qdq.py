@@ -1,0 +1,113 @@
+"""A recogniser in fake int8 as the exporter records it: QuantizeLinear and DequantizeLinear around every such layer.
+
+Weights lie in the file as int8, behind a DequantizeLinear with a scale for each output channel; biases stay in float,
+for TensorRT takes no other. Zero points are 0, so that TensorRT and ONNX Runtime both read it.
+
+A convolution that a ReLU follows is written as convolution, Q/DQ, ReLU, and the next layer's Q/DQ with the same scale.
+It is the same number as with the ReLU first, and ONNX Runtime fuses only this: the other way round it leaves the
+convolution in float as long as zero points are 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.onnx.ops import symbolic
+
+from inkmill.models.fake_int8 import FakeInt8Conv2d, FakeInt8Layer, FakeInt8Linear
+from inkmill.models.recognizer import Recognizer
+
+
+class _Rounding(nn.Module):
+    """QuantizeLinear and DequantizeLinear of activations."""
+
+    scale: Tensor
+    zero: Tensor
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale))
+        self.register_buffer("zero", torch.zeros((), dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = symbolic("QuantizeLinear", (x, self.scale, self.zero), dtype=torch.int8, shape=x.shape)
+        return symbolic("DequantizeLinear", (steps, self.scale, self.zero), dtype=torch.float32, shape=x.shape)
+
+
+class _Weight(nn.Module):
+    """DequantizeLinear of int8 weights whose output channels are in dimension `axis`."""
+
+    steps: Tensor
+    scale: Tensor
+    zero: Tensor
+
+    def __init__(self, layer: FakeInt8Layer, axis: int) -> None:
+        super().__init__()
+        scale = layer.weight_scale()
+        steps = (layer.rounded_weight().detach() / scale).round().to(torch.int8)
+        self.axis = axis
+        self.register_buffer("steps", steps.movedim(0, axis).contiguous())
+        self.register_buffer("scale", scale.flatten())
+        self.register_buffer("zero", torch.zeros(len(scale), dtype=torch.int8))
+
+    def forward(self) -> Tensor:
+        given = (self.steps, self.scale, self.zero)
+        shape = self.steps.shape
+        return symbolic("DequantizeLinear", given, {"axis": self.axis}, dtype=torch.float32, shape=shape)
+
+
+class _Conv2d(nn.Module):
+    def __init__(self, layer: FakeInt8Conv2d, scale: float) -> None:
+        super().__init__()
+        self.reads, self.weight = _Rounding(scale), _Weight(layer, 0)
+        self.gives = _Rounding(float(layer.gives.scale()))
+        self.bias = layer.bias
+        self.convolve = layer._conv_forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.gives(self.convolve(self.reads(x), self.weight(), self.bias))
+        return out
+
+
+class _Linear(nn.Module):
+    def __init__(self, layer: FakeInt8Linear, scale: float) -> None:
+        super().__init__()
+        self.reads, self.weight = _Rounding(scale), _Weight(layer, 1)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.reads(x) @ self.weight()
+        return out if self.bias is None else out + self.bias
+
+
+def with_qdq(model: Recognizer) -> Recognizer:
+    """Return a copy whose layers in fake int8 are Q/DQ nodes for the exporter; it cannot be run by torch."""
+    written = deepcopy(model)
+    layers = [(name, part) for name, part in written.named_modules() if isinstance(part, FakeInt8Layer)]
+    scales = _distinct([float(layer.input_range.scale()) for _, layer in layers])
+    for (name, layer), scale in zip(layers, scales, strict=True):
+        new = (
+            _Conv2d(layer, scale) if isinstance(layer, FakeInt8Conv2d) else _Linear(cast(FakeInt8Linear, layer), scale)
+        )
+        written.set_submodule(name, new)
+    return written
+
+
+def _distinct(scales: list[float]) -> Iterator[float]:
+    """Yield the scales, equal ones some last bits larger.
+
+    Two layers that read one tensor would have equal Q nodes, which ONNX Runtime makes one with two DQ nodes. That one
+    it does not turn into uint8, the only kind that is fast on x86, and both layers would be left in float.
+    """
+    used: set[float] = set()
+    for scale in scales:
+        while scale in used:
+            scale = float(np.nextafter(np.float32(scale), np.float32(math.inf)))
+        used.add(scale)
+        yield scale
