@@ -31,10 +31,3 @@ def test_a_spec_object_takes_no_overrides() -> None:
 def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"notes\.txt: expected a \.safetensors, \.pth or \.onnx file"):
         inkmill.load(tmp_path / "notes.txt")
-
-
-@pytest.mark.parametrize("key", ["quantize", "quantize_model_path"])
-def test_training_that_is_not_there_yet_is_refused_and_not_replaced(key: str, tmp_path: Path) -> None:
-    value = True if key == "quantize" else "pruned.pth"
-    with pytest.raises(ConfigError, match=f"model.{key}: inkmill cannot train"):
-        inkmill.train(dataset__train=tmp_path, results_dir=tmp_path, **{f"model__{key}": value})

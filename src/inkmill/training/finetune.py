@@ -23,6 +23,7 @@ from inkmill.models.file import fitting_cuts, read_any
 from inkmill.models.heads import AttentionHead, CTCHead
 from inkmill.models.narrow import cut, runs
 from inkmill.models.recognizer import Recognizer
+from inkmill.models.simulate import simulate_int8
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
 
@@ -117,7 +118,7 @@ def start_from(
         charset: its characters.
         path: a .safetensors or .pth file of inkmill, or a state_dict of another program; the names of CLOVA's
             deep-text-recognition-benchmark and TAO OCRNet are understood. A pruned file of inkmill makes `model` as
-            narrow as it is.
+            narrow as it is, one that was trained for int8 makes it simulate that.
         listed: the characters of such a state_dict, in class order; without them its head is not taken.
         key: opens an encrypted file.
 
@@ -127,6 +128,8 @@ def start_from(
         ConfigError: `listed` for a file that holds its characters itself; a pruned file of another architecture.
     """
     source = _open(path, listed, key)
+    if source.card is not None and source.card.model.quantize:
+        simulate_int8(model)
     report = RemapReport(smaller=_narrow(model, source, path))
     weights, old = source.weights, source.charset
     count = len(weights)

@@ -66,7 +66,7 @@ class Prepared:
             max_label_length=spec.dataset.max_label_length,
             provenance={
                 "inkmill": __version__,
-                "made": [step("train")],
+                "made": [step("train", **_simulated(spec))],
                 "scores": scores,
                 "data": self.summary(),
                 "licence": spec.licence.model_dump(),
@@ -81,6 +81,14 @@ class Prepared:
             name: {"used": len(one.source), "lost": one.lost, "fingerprint": one.source.fingerprint}
             for name, one in sets.items()
         }
+
+
+def _simulated(spec: Spec) -> dict[str, Any]:
+    """Return what the history says of quantisation-aware training; the name alone, for the file may travel."""
+    if not spec.model.quantize:
+        return {}
+    source = spec.train.pretrained_model_path or spec.model.pruned_graph_path or spec.model.quantize_model_path or ""
+    return {"simulates": "int8", "source": Path(source).name}
 
 
 def _settings(spec: Spec) -> dict[str, Any]:

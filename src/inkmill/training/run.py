@@ -24,12 +24,14 @@ from inkmill.files import write_json_atomic
 from inkmill.models.file import fitting_cuts, load_checkpoint, read_any
 from inkmill.models.narrow import cut, find_cuts
 from inkmill.models.recognizer import Recognizer, build_recognizer
+from inkmill.models.simulate import is_simulated
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
 from inkmill.training.auto_plan import with_plan
 from inkmill.training.batches import open_loaders
 from inkmill.training.checkpoint import find_latest
 from inkmill.training.finetune import start_from
+from inkmill.training.int8 import start_simulating
 from inkmill.training.loading_facts import watch_loader
 from inkmill.training.loop import Progress, TrainingLoop
 from inkmill.training.prepare import Prepared, prepare
@@ -69,22 +71,11 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
         KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
     """
     console = console or Console(quiet=True)
-    _refuse_what_is_not_there_yet(spec)
     fabric, note = launch(spec.train)
     if not fabric.is_global_zero:
         return _train(spec, fabric, None, console, "")
     with open_results(spec, "train") as results:
         return _train(spec, fabric, results, console, note)
-
-
-def _refuse_what_is_not_there_yet(spec: Spec) -> None:
-    """TAO's keys are accepted; those that ask for another kind of training must not quietly give an ordinary one."""
-    for key in ("quantize", "quantize_model_path"):
-        if getattr(spec.model, key):
-            raise ConfigError(
-                f"model.{key}: inkmill cannot train with simulated int8; leave the key out, and quantise what was "
-                "trained with `inkmill quantize`"
-            )
 
 
 def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
@@ -104,6 +95,8 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         if fabric.is_global_zero:
             fabric.barrier()
         model = _model(spec, prepared, key, reporter, state)
+        if spec.model.quantize and state is None:
+            start_simulating(model.to(fabric.device), spec, prepared, reporter.say)
         spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             for loader in (loaders[0], *loaders[1].values()):
@@ -194,9 +187,17 @@ def _model(
 ) -> Recognizer:
     """Return the model; only a run that starts takes pretrained weights, for one that resumes has its own."""
     starts = state is None
-    settings = spec.model.model_copy(update={"backbone_pretrained": starts and spec.model.backbone_pretrained})
-    model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
     path, told = _first_weights(spec), []
+    if starts and spec.model.quantize and path is None:
+        raise ConfigError(
+            "model.quantize fine-tunes a trained reader with simulated int8: give train.pretrained_model_path=FILE"
+        )
+    own = {
+        "backbone_pretrained": starts and spec.model.backbone_pretrained,
+        "quantize": spec.model.quantize and not starts,
+    }
+    settings = spec.model.model_copy(update=own)
+    model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
     if state is not None:
         _as_narrow_as(state, model, path, key)
     elif path is not None:
@@ -204,6 +205,11 @@ def _model(
         if spec.train.pretrained_character_list:
             listed = Charset.from_file(spec.train.pretrained_character_list)
         report = start_from(model, prepared.charset, path, listed, key)
+        if is_simulated(model) and not spec.model.quantize:
+            raise ConfigError(
+                f"{path} was trained for int8: go on from it with model.quantize=true, or start from the reader that "
+                "it was made from"
+            )
         told = [
             f"fine-tuning from {path}",
             *(f"  {line}" for line in (*(listed.notes if listed else ()), *report.lines())),
@@ -221,11 +227,19 @@ def _model(
 
 
 def _first_weights(spec: Spec) -> Path | None:
-    """Return the file that a run starts from; TAO's key for a pruned one means the same as the general one."""
-    given = {path for path in (spec.train.pretrained_model_path, spec.model.pruned_graph_path) if path}
+    """Return the file that a run starts from; TAO's keys for special ones mean the same as the general one."""
+    model = spec.model
+    if model.quantize_model_path and not model.quantize:
+        raise ConfigError("model.quantize_model_path starts quantisation-aware training: add model.quantize=true")
+    keys = {
+        "train.pretrained_model_path": spec.train.pretrained_model_path,
+        "model.pruned_graph_path": model.pruned_graph_path,
+        "model.quantize_model_path": model.quantize_model_path,
+    }
+    given = {path for path in keys.values() if path}
     if len(given) > 1:
         raise ConfigError(
-            "train.pretrained_model_path and model.pruned_graph_path name different files; a run starts from one: "
+            f"{' and '.join(key for key, path in keys.items() if path)} name different files; a run starts from one: "
             "leave the other key out"
         )
     return Path(given.pop()) if given else None
@@ -239,7 +253,8 @@ def _as_narrow_as(state: dict[str, Any], model: Recognizer, path: Path | None, k
         return
     weights, card = read_any(path, key)
     pruned = fitting_cuts(path, card, weights) if card is not None else {}
-    if any(cuts.get(name) != less for name, less in pruned.items()):
+    known = model.state_dict().keys()  # without the batch norms of the file where int8 is simulated
+    if any(cuts.get(name) != less for name, less in pruned.items() if name in known):
         raise ConfigError(
             f"results_dir holds the checkpoint of a run that began with another model than the pruned {path}: give "
             "another results_dir, or leave the file out to go on with that run"
@@ -267,7 +282,8 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
 
 def _differences(before: ReaderCard, now: ReaderCard) -> list[str]:
     names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
-    wrong = [f"model.{name}" for name in names if name not in ("backbone_pretrained", "pruned_graph_path")]
+    of_start = ("backbone_pretrained", "pruned_graph_path", "quantize_model_path")
+    wrong = [f"model.{name}" for name in names if name not in of_start]
     wrong += [
         name for name in ("charset", "max_label_length", "normalise") if getattr(before, name) != getattr(now, name)
     ]
