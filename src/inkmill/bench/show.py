@@ -86,15 +86,16 @@ def write_chart(path: str | Path, rows: Sequence[Row], title: str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "train", "the bar chart") from None
-    groups = [(augment, _fastest_first(rows, augment)) for augment in ("strong", "none")]
-    heights = [max(1, len(group)) for _, group in groups]
+    groups = [(augment, ran) for augment in ("strong", "none") if (ran := _fastest_first(rows, augment))]
+    heights = [len(group) for _, group in groups] or [1]
     figure = Figure(figsize=(10, 1.6 + 0.3 * sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=9)
-    for axes, (augment, group) in zip(figure.subplots(2, 1, height_ratios=heights, sharex=True), groups, strict=True):
+    panels = figure.subplots(len(heights), 1, height_ratios=heights, sharex=True, squeeze=False)[:, 0]
+    for axes, (augment, group) in zip(panels, groups, strict=False):  # no row that ran: one empty panel
         _bars(axes, group)
         axes.set_title(f"augmentation: {augment}", fontsize=9, loc="left")
-    axes.set_xlabel("images per second")
+    panels[-1].set_xlabel("images per second")
     with writing(path):
         figure.savefig(path, dpi=130)
 
@@ -105,9 +106,6 @@ def _fastest_first(rows: Sequence[Row], augment: str) -> list[Row]:
 
 
 def _bars(axes: Any, rows: Sequence[Row]) -> None:
-    if not rows:
-        axes.set_axis_off()
-        return
     names = [" · ".join((r.loader, r.engine, *(() if r.keep == "none" else (f"kept: {r.keep}",)))) for r in rows]
     places, speeds = range(len(rows)), [row.images_per_s for row in rows]
     errors = [(row.images_per_s or 0) * (row.spread or 0) / 2 for row in rows]
