@@ -28,6 +28,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "prune": (),
     "quantize": (),
     "export": (),
+    "engine": ("gen_trt_engine",),
     "diagnose": (),
     "bench": (),
     "spec": (),

@@ -60,14 +60,14 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 model,
                 wanted,
                 ranges,
-                open_reader=lambda graph: _opened(graph, before.card, temporary, key),
+                open_reader=lambda graph: opened(graph, before.card, temporary, key),
                 drop_of=lambda reader: drop(texts, read_all(reader, checked.images), checked.texts),
                 images=checked.images,
                 max_drop=spec.quantize.max_drop,
             )
             report = _report(spec, (before, texts), found, layers, wanted, calibration, checked)
             card = _card(before.card, given, report)
-            after = _opened(found.model, card, temporary, key)
+            after = opened(found.model, card, temporary, key)
             report["before"]["images_per_second"], report["after"]["images_per_second"] = speeds(
                 before, after, checked.images
             )
@@ -96,7 +96,7 @@ def _export(spec: Spec, given: Path, path: Path, console: Console) -> Path:
     return export(spec.model_copy(update={"export": settings}), console=console)
 
 
-def _opened(graph: Any, card: ReaderCard, path: Path, key: Key | None) -> OnnxReader:
+def opened(graph: Any, card: ReaderCard, path: Path, key: Key | None) -> OnnxReader:
     """Write a graph as `export` does, encrypted where there is a key, and return its reader."""
     del graph.metadata_props[:]
     for name, value in (("inkmill", card.to_json()), ("character", "\n".join(card.charset))):

@@ -155,8 +155,15 @@ def batches_of(images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
         yield np.ascontiguousarray(pixels)
 
 
-def quantised(model: Any, layers: Collection[Layer], ranges: Ranges) -> Any:
-    """Return a new ModelProto in which `layers` compute in int8; the one given stays as it is."""
+def quantised(model: Any, layers: Collection[Layer], ranges: Ranges, *, symmetric: bool = False) -> Any:
+    """Return a new ModelProto in which `layers` compute in int8; the one given stays as it is.
+
+    Args:
+        model: the ModelProto.
+        layers: which.
+        ranges: of what goes into and comes out of them.
+        symmetric: activations int8 around 0 and biases in float, all that TensorRT takes, in place of uint8 and int32.
+    """
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType
     from onnxruntime.quantization.calibrate import TensorsData
 
@@ -166,15 +173,16 @@ def quantised(model: Any, layers: Collection[Layer], ranges: Ranges) -> Any:
         True,  # per channel
         False,  # all 8 bits of the weights
         QuantType.QInt8,
-        QuantType.QUInt8,
+        QuantType.QInt8 if symmetric else QuantType.QUInt8,
         TensorsData(CalibrationMethod.MinMax, measured),
         [layer.node for layer in layers],
         [],
         list(_KINDS),
-        {},
+        {"ActivationSymmetric": True, "QuantizeBias": False} if symmetric else {},
     )
     with contextlib.redirect_stdout(io.StringIO()):  # only cli/ prints
         maker.quantize_model()
+    maker.model.topological_sort()  # as the ONNX format asks for; onnxruntime reads it either way
     made = maker.model.model
     del made.metadata_props[:]
     return made

@@ -130,15 +130,15 @@ class ExportSpec(Section):
 
 
 class CalibrationSpec(Section):
-    """INT8 calibration of a TensorRT engine."""
+    """What an INT8 engine measures ranges on."""
 
     cal_image_dir: list[str] = Field(default_factory=list)
-    """Folders of images."""
+    """Folders of images; dataset.train without any."""
     cal_cache_file: str | None = None
-    """Calibration cache."""
-    cal_batch_size: int = Field(1, ge=1)
-    """Images a batch."""
-    cal_batches: int = Field(1, ge=1)
+    """File of the measured ranges: read where it is of the same ONNX file, else written."""
+    cal_batch_size: int = Field(8, ge=1)
+    """Times cal_batches it is how many images are read; it changes nothing else."""
+    cal_batches: int = Field(64, ge=1)
     """Batches."""
 
 
@@ -148,15 +148,15 @@ class TensorRTSpec(Section):
     data_type: Literal["FP32", "FP16", "INT8", "fp32", "fp16", "int8"] = "FP32"
     """Arithmetic of the engine."""
     workspace_size: int = Field(1024, ge=0)
-    """Largest workspace in MiB."""
+    """Memory in MiB that a layer may use while it works; 0 leaves TensorRT's own bound."""
     min_batch_size: int = Field(1, ge=1)
     """Smallest batch."""
-    opt_batch_size: int = Field(1, ge=1)
-    """Batch the engine is tuned for."""
-    max_batch_size: int = Field(1, ge=1)
+    opt_batch_size: int | None = Field(None, ge=1)
+    """Batch the engine is tuned for; the largest by default."""
+    max_batch_size: int = Field(32, ge=1)
     """Largest batch."""
     layers_precision: list[str] = Field(default_factory=list)
-    """`layer:precision` pairs."""
+    """`LAYER:fp32` pairs: what an FP16 or INT8 engine leaves in fp32; LAYER may be a pattern (head.*)."""
     calibration: CalibrationSpec = Field(default_factory=CalibrationSpec)
     """INT8 calibration."""
 
@@ -169,11 +169,12 @@ class EngineSpec(Section):
     gpu_id: int = Field(0, ge=0)
     """Which GPU."""
     onnx_file: str | None = None
-    """The ONNX file."""
+    """The reader: a .onnx file of `export`, or a model file of `train`, which is exported on the way."""
     trt_engine: str | None = None
-    """The engine to write."""
+    """The engine to write; by default beside the reader, with .engine."""
     timing_cache: str | None = None
-    """TensorRT timing cache."""
+    """File of what TensorRT measured of its kernels: read where there is one, and written; it makes the next build
+    faster."""
     batch_size: int = -1
     """TAO key; the batch sizes of `tensorrt` count."""
     verbose: bool = False

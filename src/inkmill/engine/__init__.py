@@ -1,0 +1,1 @@
+"""Engines: readers compiled by TensorRT for one kind of GPU."""

@@ -1,0 +1,79 @@
+"""Readers as ONNX files: one that has learnt some captchas, and fresh ones of other kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from inkmill.config.load import load_spec
+from inkmill.engine.tensorrt import Library, load_tensorrt
+from inkmill.errors import MissingExtraError
+from inkmill.export.onnx import export
+from inkmill.models import build_recognizer
+from inkmill.models.file import save_reader
+from inkmill.runtime.card import ReaderCard
+from inkmill.training.run import train
+
+SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=6"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: on a busy machine a second one only waits for the first."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    """The TensorRT that is installed; without one the test is skipped."""
+    try:
+        return load_tensorrt()
+    except MissingExtraError:
+        pytest.skip("neither tensorrt nor tensorrt_rtx is installed")
+
+
+@pytest.fixture(scope="session")
+def few(writable_captchas: Path) -> Path:
+    """Labels of a thousand captchas."""
+    lines = (writable_captchas / "labels.tsv").read_text("utf-8").splitlines()
+    labels = writable_captchas / "few_for_engines.tsv"
+    labels.write_text("\n".join(lines[::5][:1000]) + "\n", "utf-8")
+    return labels
+
+
+@pytest.fixture(scope="session")
+def trained(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file that reads some captchas."""
+    folder = tmp_path_factory.mktemp("trained")
+    learn = ["train.num_epochs=7", "train.optim.name=adamw", "train.optim.lr=3e-3", "dataset.batch_size=16"]
+    here = [f"dataset.train={few}", f"results_dir={folder}", "dataset.workers=0", "train.device=cpu"]
+    model = train(load_spec(None, [*SMALL, *learn, *here])).model
+    asked = [f"export.checkpoint={model}", f"export.onnx_file={folder / 'reader.onnx'}"]
+    return export(load_spec(None, [*asked, f"results_dir={folder}"]), crops=6)
+
+
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function from keys of the spec to an ONNX file with fresh weights; one file for the same keys."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def make(*overrides: str) -> Path:
+        if overrides not in made:
+            folder = tmp_path_factory.mktemp("fresh")
+            places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
+            spec = load_spec(None, [*SMALL, *overrides, *places])
+            card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+            torch.manual_seed(0)
+            model = build_recognizer(spec.model, card.codec().num_classes, 6)
+            model.head.get_parameter("classes.weight").data *= 30  # sure of what it reads
+            save_reader(folder / "reader.safetensors", model.state_dict(), card)
+            made[overrides] = export(spec, crops=6)
+        return made[overrides]
+
+    return make
