@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import inkmill
 from inkmill.config.load import load_spec
@@ -118,6 +118,25 @@ def loop(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Loop", ["", ""], ["forever"], body=model.graph))
 
 
+def counted_loop(model: onnx.ModelProto, rounds: int, inside: str = "Identity") -> None:
+    body = helper.make_graph([helper.make_node(inside, ["", ""], ["forever"])], "body", [], [])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(rounds, np.int64), "rounds"))
+    model.graph.node.append(helper.make_node("Loop", ["rounds", ""], ["forever"], body=body))
+
+
+def long_loop(model: onnx.ModelProto) -> None:
+    counted_loop(model, 1025)
+
+
+def nested_loop(model: onnx.ModelProto) -> None:
+    counted_loop(model, 3, inside="Loop")
+
+
+def two_counts(model: onnx.ModelProto) -> None:
+    counted_loop(model, 3)
+    model.graph.initializer.append(helper.make_tensor("rounds", TensorProto.INT64, [1], [10**12]))
+
+
 def function(model: onnx.ModelProto) -> None:
     model.functions.append(helper.make_function("a", "f", [], [], [], []))
 
@@ -140,6 +159,9 @@ def huge_card(model: onnx.ModelProto) -> None:
         (other_input, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
         (other_output, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
         (loop, r"its graph has loops \(Loop\)"),
+        (long_loop, r"its graph has loops \(Loop\)"),
+        (nested_loop, r"its graph has loops \(Loop\)"),
+        (two_counts, r"its graph has loops \(Loop\)"),
         (function, "holds functions or training graphs"),
         (no_card, "an ONNX file without a reader's card"),
         (huge_card, r"its header is not a reader's card \(model.input_width: Input should be less than"),

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from inkmill.config.model import ModelSpec
 from inkmill.data.fit import BUCKET_STEP
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
-from inkmill.export.paddle import MAX_WIDTH, PaddleInput
+from inkmill.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, PaddleInput
 from inkmill.export.qdq import with_qdq
+from inkmill.export.widths import in_one_graph
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
 
@@ -29,6 +30,9 @@ INT8_OPSET = 20
 """Of readers in int8. It has GELU as one node; written out, GELU reads its input twice, and before such a pair ONNX
 Runtime leaves a convolution in float on x86."""
 MAX_BATCH = 65536
+
+_BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+_SIDES = {2: "height", 3: "width"}
 
 
 class _Best(nn.Module):
@@ -44,16 +48,27 @@ class _Best(nn.Module):
         return (*best, scores.softmax(dim=2)) if self.probabilities else best
 
 
-class _Paddle(nn.Module):
-    """The probability of every class, of pictures as PaddleOCR prepares them."""
+class _Probabilities(nn.Module):
+    """The probability of every class."""
 
     def __init__(self, model: Recognizer) -> None:
         super().__init__()
-        self.prepare, self.model = PaddleInput(model.spec), model
+        self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.model(self.prepare(images))
+        scores: Tensor = self.model(images)
         return scores.float().softmax(dim=2)
+
+
+class _FixedPaddle(_Probabilities):
+    """The same of pictures as PaddleOCR prepares them, for a reader whose width is fixed."""
+
+    def __init__(self, model: Recognizer) -> None:
+        super().__init__(model)
+        self.prepare = PaddleInput(model.spec)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.prepare(images)[0])
 
 
 class _ToHalf(nn.Module):
@@ -87,17 +102,43 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
         import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "train", "export") from error
-    paddle = profile == "paddle"
     inner = halved(model) if half else with_qdq(model) if model.spec.quantize else model
-    outputs = [PADDLE_OUTPUT] if paddle else ["output_id", "output_prob", *([ALL] if probabilities else [])]
+    if profile == "paddle":
+        recorded = _paddle(inner)
+    else:
+        outputs = ["output_id", "output_prob", *([ALL] if probabilities else [])]
+        recorded = _exported(_Best(inner, probabilities), inner, "input", outputs, _example(model.spec), _free(model))
+    onnx.checker.check_model(recorded)
+    return recorded
+
+
+def _paddle(model: Recognizer) -> Any:
+    """Return the graph for PaddleOCR's pictures; with a free width each picture is read at its own."""
+    spec, names = model.spec, (PADDLE_INPUT, [PADDLE_OUTPUT])
+    theirs = torch.zeros(2, 3, THEIR_HEIGHT, THEIR_WIDTH)
+    free = {0: _BATCH, **{axis: torch.export.Dim(side, min=8, max=MAX_SIDE) for axis, side in _SIDES.items()}}
+    if spec.input_fit != "height":
+        return _exported(_FixedPaddle(model), model, *names, theirs, free)
+    widths = sorted(
+        {min(width, spec.input_width) for width in range(BUCKET_STEP, spec.input_width + BUCKET_STEP, BUCKET_STEP)}
+    )
+    fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ["pictures", "widths"], theirs, free)
+    reading = _exported(_Probabilities(model), model, "pictures", names[1], _example(spec), _free(model))
+    return in_one_graph(fitting, reading, widths, [model.time_steps(spec.input_height, width) for width in widths])
+
+
+def _exported(
+    module: nn.Module, model: Recognizer, given: str, found: list[str], example: Tensor, free: dict[int, Any]
+) -> Any:
+    """Return a module as an `onnx.ModelProto`; `model` is what an error is about."""
     with _quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
-                (_Paddle(inner) if paddle else _Best(inner, probabilities)).eval(),
-                (_example(model.spec, paddle),),
-                input_names=[PADDLE_INPUT if paddle else "input"],
-                output_names=outputs,
-                dynamic_shapes={"images": _free_sizes(model, paddle)},
+                module.eval(),
+                (example,),
+                input_names=[given],
+                output_names=found,
+                dynamic_shapes={"images": free},
                 opset_version=INT8_OPSET if model.spec.quantize else OPSET,
                 dynamo=True,
                 verbose=False,
@@ -106,23 +147,20 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
             raise _refusal(model.spec, error) from error
     if program is None:
         raise InkmillError("torch's exporter gave no program for this model; please report it")
-    recorded = program.model_proto
-    onnx.checker.check_model(recorded)
-    return recorded
+    return program.model_proto
 
 
-def _example(spec: ModelSpec, paddle: bool) -> Tensor:
+def _example(spec: ModelSpec) -> Tensor:
     width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_fit == "height" else spec.input_width
-    return torch.zeros(2, 3 if paddle else spec.input_channel, spec.input_height, width)
+    return torch.zeros(2, spec.input_channel, spec.input_height, width)
 
 
-def _free_sizes(model: Recognizer, paddle: bool) -> dict[int, Any]:
+def _free(model: Recognizer) -> dict[int, Any]:
+    """Return the sizes of the reader's own input that are free."""
     spec, multiple = model.spec, model.backbone.limits.multiple
-    sizes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=MAX_BATCH)}
+    sizes: dict[int, Any] = {0: _BATCH}
     least, most = min(BUCKET_STEP, spec.input_width), spec.input_width
-    if paddle:
-        sizes[3] = torch.export.Dim("width", min=8, max=MAX_WIDTH)
-    elif spec.input_fit == "height" and most > least:
+    if spec.input_fit == "height" and most > least:
         width = torch.export.Dim("width", min=least // multiple, max=most // multiple)
         sizes[3] = multiple * width if multiple > 1 else width
     return sizes

@@ -19,7 +19,7 @@ from inkmill.config.spec import Spec
 from inkmill.crypt import find_key, sealed
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.export.graph import INT8_OPSET, OPSET, record
-from inkmill.export.paddle import refuse_unfit
+from inkmill.export.paddle import THEIR_HEIGHT, refuse_unfit, resized_twice
 from inkmill.export.parity import HALF_SHARE, TOLERANCE, Parity, compare
 from inkmill.export.pictures import CROPS, Pictures, choose_pictures
 from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
@@ -62,6 +62,8 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
         if console is not None:
             console.print(_told(path, parity, pictures), highlight=False, markup=False)
+            if spec.export.profile == "paddle" and card.model.input_height != THEIR_HEIGHT:
+                console.print(resized_twice(card.model.input_height), highlight=False, markup=False)
     return path
 
 

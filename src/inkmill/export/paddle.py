@@ -1,8 +1,9 @@
-"""The Paddle-compatible profile: pictures as PaddleOCR and RapidOCR prepare them, turned into our own inside the graph.
+"""The Paddle-compatible profile: pictures as PaddleOCR and RapidOCR prepare them, fitted as our own inside the graph.
 
-They give BGR in [-1, 1], (B, 3, H, W), and pad to the right with 0, a gray that our readers never saw: training repeats
-the last column. No pixel of 8 bits becomes 0 (that would be 127.5), so columns of nothing but 0 are padding, and are
-replaced by the last column of the picture.
+They give BGR in [-1, 1], (B, 3, H, W), of height 48 whatever the reader's, as wide as the widest of a batch and at
+least 320, and fill what is left with 0. A reader must not see that: one whose columns know their place (positions,
+attention, an LSTM) reads another picture. No pixel of 8 bits becomes 0 (that would be 127.5), so the columns after the
+last one that is not all 0 are padding. They are cut off, and the rest is resized to what `inkmill.data.fit` would give.
 """
 
 from __future__ import annotations
@@ -15,43 +16,86 @@ from inkmill.data.fit import BUCKET_STEP
 from inkmill.errors import ConfigError
 from inkmill.runtime.card import ReaderCard
 
-MAX_WIDTH = 8192
-"""RapidOCR does not squeeze long lines; this is the widest input that a spec may ask for."""
+THEIR_HEIGHT, THEIR_WIDTH = 48, 320
+"""Of a picture that RapidOCR gives, where nothing else is set; the width is the least."""
+MAX_SIDE = 8192
+"""RapidOCR does not squeeze long lines; this is the widest (and highest) input that the graph takes."""
 
 _BGR_TO_GRAY = (0.114, 0.587, 0.299)
 """ITU-R BT.601, as when training's files were decoded."""
 
 
 class PaddleInput(nn.Module):
-    """(B, 3, H, W) BGR in [-1, 1], padded with 0, to our (B, C, H, W') of a width in steps of 32."""
+    """Their pictures to ours.
+
+    Args:
+        spec: of the reader: size, channels and fit of its input.
+    """
 
     weights: Tensor
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.gray = spec.input_channel == 1
+        self.height, self.width = spec.input_height, spec.input_width
+        self.gray, self.fit = spec.input_channel == 1, spec.input_fit
         self.register_buffer("weights", torch.tensor(_BGR_TO_GRAY).view(1, 3, 1, 1))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return what the recogniser takes."""
-        width = images.shape[3]
-        inked = images.abs().amax(dim=(1, 2)) > 0  # B W
-        places = torch.arange(width, device=images.device)
-        last = torch.where(inked, places, 0).amax(dim=1)
-        wide = (width + BUCKET_STEP - 1) // BUCKET_STEP * BUCKET_STEP
-        column = torch.minimum(torch.arange(wide, device=images.device), last[:, None])
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return pictures as wide as the widest input, and the width of the input that each would be given.
+
+        Args:
+            images: float32 (B, 3, H, W), BGR in [-1, 1], 0 to the right of a picture.
+
+        Returns:
+            float32 (B, C, height, width), the last column of a picture repeated to its right, and int64 (B,), in
+            pixels: with the fit "height" in steps of 32.
+        """
         plain = (images * self.weights).sum(dim=1, keepdim=True) if self.gray else images.flip(1)
-        index = column[:, None, None].expand(-1, plain.shape[1], plain.shape[2], -1)
-        return plain.gather(3, index)
+        rows, columns = images.shape[2], torch.arange(images.shape[3], device=images.device)
+        inked = images.abs().amax(dim=(1, 2)) > 0  # B W
+        filled = torch.where(inked, columns, 0).amax(dim=1) + 1
+        wanted = given = torch.full_like(filled, self.width)
+        if self.fit != "stretch":
+            middle = 2 * filled - 1  # twice the width before it was rounded up, on average
+            wanted = torch.minimum((self.height * middle + 2 * rows - 1) // (2 * rows), wanted)
+        one = torch.ones_like(filled)
+        downwards = _weights(one * rows, one * self.height, rows, self.height)
+        along = _weights(filled, wanted, images.shape[3], self.width)
+        pictures = downwards[:, None] @ plain @ along[:, None].transpose(2, 3)
+        if self.fit == "height":
+            given = torch.clamp((wanted + BUCKET_STEP - 1) // BUCKET_STEP * BUCKET_STEP, max=self.width)
+        return pictures, given
+
+
+def _weights(have: Tensor, want: Tensor, old: int, new: int) -> Tensor:
+    """Return (B, new, old), what every old column (or row) gives to a new one; what is beyond the wanted is the last.
+
+    As in inkmill.data.fit: linear interpolation, pixel centres at half-integers, borders repeated, and where a side
+    shrinks to less than its half, a triangle wide enough to look at every pixel.
+    """
+    place = torch.minimum(torch.arange(new, device=have.device), (want - 1)[:, None])
+    step = (have.float() / want)[:, None]
+    middle = ((place + 0.5) * step - 0.5)[:, :, None]
+    sources = torch.arange(old, device=have.device)
+    near = (1 - (sources - middle).abs() / (step / 2).clamp(min=1)[:, :, None]).clamp(min=0)
+    near = torch.where(sources < have[:, None, None], near, 0)
+    return near / near.sum(dim=2, keepdim=True)
+
+
+def resized_twice(height: int) -> str:
+    """Return the warning for a reader of another height than theirs."""
+    return (
+        f"RapidOCR gives pictures of {THEIR_HEIGHT} rows, which this reader resizes to {height}: what it is unsure of "
+        f"it may read otherwise there; with model.input_height={THEIR_HEIGHT} they are resized once, as in training"
+    )
 
 
 def refuse_unfit(card: ReaderCard, where: str) -> None:
     """Raise ConfigError where PaddleOCR's way of reading could not use this reader."""
-    model = card.model
-    if model.prediction != "CTC" or model.input_fit != "height":
+    if card.model.prediction != "CTC":
         raise ConfigError(
-            f"{where}: export.profile=paddle is for readers with prediction=CTC and input_fit=height (the width that "
-            f"RapidOCR chooses is free), not prediction={model.prediction} and input_fit={model.input_fit}"
+            f"{where}: export.profile=paddle is for readers with prediction=CTC, which is what RapidOCR decodes, not "
+            f"prediction={card.model.prediction}"
         )
     if "\n".join(card.charset).splitlines() != card.charset:
         raise ConfigError(

@@ -23,6 +23,9 @@ MAX_FIELDS = 5_000_000
 
 _ENDLESS = (b"Loop", b"Scan", b"SequenceMap")
 """Operators that run as often as their data say."""
+MAX_ROUNDS = 1024
+"""Of a Loop that is no nested one and whose rounds are a constant of the file; of our own have so many as an input has
+widths (see inkmill.export.widths)."""
 
 _SEAL_KEY = "inkmill.sha256"
 _VARINT, _BYTES = 0, 2
@@ -32,9 +35,10 @@ _WIDTHS = {1: 8, 5: 4}
 # Field numbers of onnx.proto: where tensors are, of which each may name a file.
 _METADATA = 14
 _GRAPH, _TRAINING, _FUNCTIONS = 7, 20, 25
-_OPERATOR = 4
+_FIRST_INPUT, _OPERATOR = 1, 4
+_NAME, _RAW_DATA = 8, 9
 _DATA_TYPE, _EXTERNAL_DATA, _DATA_LOCATION = 2, 13, 14
-_FLOAT16 = b"\x0a"
+_FLOAT16, _INT64 = b"\x0a", b"\x07"
 _INSIDE: dict[str, dict[int, str]] = {
     "tensor": {},
     "sparse": {1: "tensor", 2: "tensor"},
@@ -94,6 +98,8 @@ class _Outline:
 
     def __init__(self, where: str) -> None:
         self.where, self.fields_left, self.has_half = where, MAX_FIELDS, False
+        self.rounds: list[bytes] = []  # the tensors that say how often loops run
+        self.numbers: dict[bytes, int] = {}  # single int64 among the graph's constants
 
     def read(self, model: memoryview) -> tuple[dict[str, str], bool]:
         """Return the metadata, and whether there is a graph."""
@@ -110,6 +116,8 @@ class _Outline:
             elif number == _GRAPH:
                 has_graph = True
                 self._walk(value, "graph", 0)
+        if any(self.numbers.get(name, MAX_ROUNDS + 1) > MAX_ROUNDS for name in self.rounds):
+            raise self._endless("Loop")
         return metadata, has_graph
 
     def _walk(self, message: memoryview, kind: str, depth: int) -> None:
@@ -125,11 +133,30 @@ class _Outline:
             if kind == "tensor" and number == _DATA_TYPE:
                 self.has_half |= bytes(value) == _FLOAT16
             if kind == "node" and number == _OPERATOR and bytes(value) in _ENDLESS:
-                raise ModelFileError(
-                    f"{self.where}: its graph has loops ({_text(value)}), which no reader needs; refused"
-                )
+                if depth > 1 or bytes(value) != b"Loop":
+                    raise self._endless(_text(value))
+                self.rounds.append(self._first_input(message))
             if number in inside:
                 self._walk(value, inside[number], depth + 1)
+        if kind == "tensor" and depth == 1:
+            self._note_number(message)
+
+    def _endless(self, operator: str) -> ModelFileError:
+        return ModelFileError(
+            f"{self.where}: its graph has loops ({operator}) of no fixed, small number of rounds, which no reader "
+            "needs; refused"
+        )
+
+    def _first_input(self, node: memoryview) -> bytes:
+        return next((bytes(value) for number, value in self._fields(node) if number == _FIRST_INPUT), b"")
+
+    def _note_number(self, tensor: memoryview) -> None:
+        """Keep the largest of one name, whichever of them ONNX Runtime would take; what is no number has no end."""
+        fields = dict(self._fields(tensor))
+        raw, name = bytes(fields.get(_RAW_DATA, b"")[:9]), bytes(fields.get(_NAME, b""))
+        is_one = len(raw) == 8 and bytes(fields.get(_DATA_TYPE, b"")) == _INT64
+        number = int.from_bytes(raw, "little") if is_one else MAX_ROUNDS + 1
+        self.numbers[name] = max(number, self.numbers.get(name, 0))
 
     def _fields(self, message: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Yield number and content of every field; of a number its encoded bytes."""
