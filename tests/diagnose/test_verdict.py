@@ -94,3 +94,12 @@ def test_on_a_cpu_the_machine_is_the_limit_where_others_take_more_than_the_step(
 
 def test_a_gpu_that_waits_for_its_host_is_launch() -> None:
     assert verdict(settings=GOOD, launch=(4.0, 0.2)) == "launch"
+
+
+@pytest.mark.parametrize(("waits", "name"), [(0.4, "compute"), (30.0, "launch")])
+def test_a_short_wait_for_the_host_is_not_the_answer_where_the_step_could_be_faster(waits: float, name: str) -> None:
+    faster = replace(FACTS, steps=(*FACTS.steps, Step(64, "bf16", False, True, 8e-5, 1e-5)))  # twice as fast
+    found = evidence(settings=GOOD, launch=(waits, 0.1))
+    assert judge(replace(found, plan=make_plan(GOOD, faster), tried_steps=True)).name == name
+    late = evidence(settings=GOOD, launch=(0.4, 0.1), prepare=(2.0, 0.1))  # a faster step would only wait longer
+    assert judge(replace(late, plan=make_plan(GOOD, faster), tried_steps=True)).name == "prepare"

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from inkmill.diagnose.facts import Facts, Settings, Tier
-from inkmill.diagnose.predict import Prediction, predict
+from inkmill.diagnose.predict import Prediction, predict, step_of
 
 WORTH = 0.03
 """What is slower than the fastest by no more than this is preferred where it is simpler."""
@@ -37,6 +37,7 @@ class Plan:
         others: predictions of the best of each other kind, the fastest first.
         change: the one change to the user's settings that gains most, as spec keys; empty where none gains.
         change_gain: by what factor it is faster.
+        step_gain: by what factor the device does the plan's step faster than the user's.
     """
 
     best: Prediction
@@ -45,6 +46,7 @@ class Plan:
     others: tuple[Prediction, ...]
     change: dict[str, object]
     change_gain: float
+    step_gain: float = 1.0
 
     @property
     def gain(self) -> float:
@@ -60,7 +62,8 @@ def make_plan(current: Settings, facts: Facts) -> Plan:
     if best.of_run < now.of_run * (1 + WORTH):
         best = now
     change, gain = _one_change(current, now, best, predictions, facts)
-    return Plan(best, now, _why(best, now, facts), _best_of_kinds(predictions, best), change, gain)
+    step_gain = step_of(current, facts).seconds / step_of(best.settings, facts).seconds
+    return Plan(best, now, _why(best, now, facts), _best_of_kinds(predictions, best), change, gain, step_gain)
 
 
 def candidates(current: Settings, facts: Facts) -> Iterator[Settings]:

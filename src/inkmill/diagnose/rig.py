@@ -50,10 +50,9 @@ class CachedLoader(Loader):
     They lie in one piece of memory, as those of worker processes do, so they reach a GPU by the same road.
     """
 
-    def __init__(self, plan: LoadPlan) -> None:
+    def __init__(self, plan: LoadPlan, most: int = _CACHED_BATCHES) -> None:
         super().__init__(plan)
-        fitting = max(2, min(_CACHED_BATCHES, _CACHED_BYTES // plan.batch_bytes))
-        count = min(len(self), fitting)
+        count = min(len(self), most, max(2, _CACHED_BYTES // plan.batch_bytes))
         self._arena = shared.allocate(count * plan.batch_bytes)
         self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
         maker = BatchMaker(plan, None, self._blocked_mask)
@@ -79,12 +78,13 @@ class Rig:
     Args:
         spec: the resolved spec; one GPU of it is used.
         prepared: data, characters, codec.
+        batches: how many are cached, at most; making them takes one core's time.
 
     Raises:
         ConfigError: the device, or the model's input, cannot be.
     """
 
-    def __init__(self, spec: Spec, prepared: Prepared) -> None:
+    def __init__(self, spec: Spec, prepared: Prepared, batches: int = _CACHED_BATCHES) -> None:
         self.spec = measurable(spec)
         fabric, self.note = launch(self.spec.train)
         self.device: torch.device = fabric.device
@@ -95,7 +95,7 @@ class Rig:
         if plan.fit.mode == "height" and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
         self.plan = plan
-        self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep())), self.device)
+        self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep()), batches), self.device)
         reporter = Reporter(Console(quiet=True), None, 1)
         folder = results_folder(self.spec, "diagnose")
         self.loop = TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)

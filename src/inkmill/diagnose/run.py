@@ -39,6 +39,7 @@ SECONDS = 105.0
 
 _PASS = 0.04  # of the time, for one pass over the sample by the user's workers
 _THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
+_STEPS_UNTIL = 0.92  # of the time: what is left, and a little more, is for trying the plan
 _USUAL_EFFICIENCY = 0.85
 _OF_RAM = 0.6  # a set up to this share of the free memory stays in the page cache
 
@@ -250,7 +251,7 @@ class _Run:
         if not facts.on_gpu or self.seconds < _THOROUGH_S:
             return [], []
         self.say("trying other ways to do the step")
-        return other_steps(self.spec, sampled, facts.steps[0], self.began + 0.8 * self.seconds)
+        return other_steps(self.spec, sampled, facts.steps[0], self.began + _STEPS_UNTIL * self.seconds)
 
     def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval]:
         """Train with the plan for a moment; a plan that does not hold is taken back."""

@@ -53,7 +53,7 @@ def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float, cold:
     Raises:
         InkmillError: these settings cannot run here.
     """
-    rig = Rig(spec, sampled.prepared)
+    rig = Rig(spec, sampled.prepared, batches=1)
     try:
         with open_warm(rig, warm_s) as loader:
             cold = cold and spec.dataset.keep == "none"

@@ -57,12 +57,13 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Name the largest real stall; without any, the step, unless the noise could hide one."""
+    """Name the largest real stall, or the step where that wastes more; without any, noise that could hide one."""
     real = [stall for stall in evidence.test.stalls if stall.state == "real" and _weight(stall, evidence) > BAR]
     if not evidence.on_gpu and not saturated(evidence.test):
         real = [stall for stall in real if stall.name != "launch"]
     if real:
-        return _of_stall(max(real, key=lambda stall: _weight(stall, evidence)), evidence)
+        largest = max(real, key=lambda stall: _weight(stall, evidence))
+        return _of_step(evidence) if _step_costs_more(largest, evidence) else _of_stall(largest, evidence)
     unclear = [one.name for one in evidence.test.stalls if one.state == "unclear" and one.name != "launch"]
     if unclear:
         return Verdict(
@@ -85,6 +86,11 @@ def saturated(test: FixedBatch) -> bool:
 def _weight(stall: Stall, evidence: Evidence) -> float:
     """Return a stall's share of the run: what comes in the first epoch only counts once."""
     return stall.share / evidence.epochs if stall.name == "fetch" and evidence.page_cached else stall.share
+
+
+def _step_costs_more(stall: Stall, evidence: Evidence) -> bool:
+    """Whether a faster step gains more than the stall's end would; where batches come late, it gains nothing."""
+    return stall.name in ("launch", "copy") and evidence.plan.step_gain > 1 / (1 - min(stall.share, 0.99))
 
 
 def _of_stall(stall: Stall, evidence: Evidence) -> Verdict:

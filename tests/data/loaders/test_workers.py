@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.errors import DataError
 
@@ -51,6 +55,22 @@ def test_closing_ends_the_workers(captcha_plan: Callable[..., LoadPlan]) -> None
         next(iter(loader))
         assert len(active_children()) == 2
     assert not active_children()
+
+
+@pytest.mark.parametrize("preset", ["scene_text", "captcha"])
+def test_tables_come_through_shared_memory_and_outlive_their_batch(
+    captcha_plan: Callable[..., LoadPlan], preset: str
+) -> None:
+    changes = Augmentation.from_spec(AugmentationSpec(preset=preset))
+    plan = captcha_plan(augmentation=changes, engine="none", faults={"broken": frozenset({5})}, on_bad_sample="skip")
+    plan = replace(plan, max_bad=1.0)
+    expected = list(make_loader(plan))
+    with make_loader(plan, 2) as loader:
+        tables = [batch.extra["table"] for batch in loader.views()]  # their slots are written again meanwhile
+    for table, batch in zip(tables, expected, strict=True):
+        assert np.array_equal(table.values, batch.extra["table"].values)
+        assert len(table) == len(batch)
+    assert {len(table) for table in tables} == {8, 7, 3}
 
 
 def test_views_lie_in_shared_memory_and_copies_do_not(captcha_plan: Callable[..., LoadPlan]) -> None:

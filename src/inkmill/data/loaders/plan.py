@@ -102,6 +102,12 @@ class LoadPlan:
         """Size of the pictures of the largest batch."""
         return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
 
+    @property
+    def table_bytes(self) -> int:
+        """Size of the numbers drawn for the largest batch, where they are handed over with it; else 0."""
+        numbers = self.numbers if self.engine == "none" else None
+        return 0 if numbers is None else self.batch_size * numbers.layout.size * np.dtype(np.float32).itemsize
+
 
 def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:
     """Yield the (epoch, number) of the batches to come: the rest of an epoch, and if endless, all later epochs."""

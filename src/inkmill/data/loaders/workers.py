@@ -22,25 +22,36 @@ from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
 
+_ALIGNMENT = 64  # bytes: a cache line
+
 
 @dataclass(frozen=True, slots=True)
 class _MakeBatches:
-    """Writes a batch's pixels into the slot; keys, targets and counts go through the pipe."""
+    """Writes a batch's table and pixels into the slot; keys, targets and counts go through the pipe."""
 
     plan: LoadPlan
 
     @property
     def slot_bytes(self) -> int:
-        return self.plan.batch_bytes
+        return _pixels_at(self.plan) + _rounded(self.plan.batch_bytes)
 
     def open(self, blocked: Arena, store: Store | None) -> Callable[[Task, NDArray[np.uint8]], Any]:
         maker = BatchMaker(self.plan, store, np.frombuffer(blocked.buffer, np.uint8))
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
-            return maker.make(epoch, number, memory).pack()
+            return maker.make(epoch, number, memory[_pixels_at(self.plan) :]).pack(memory)
 
         return make
+
+
+def _pixels_at(plan: LoadPlan) -> int:
+    """Return where a slot's pixels begin: behind the table, whose numbers lie at a whole multiple of their size."""
+    return _rounded(plan.table_bytes)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class WorkerLoader(Loader):
@@ -75,7 +86,7 @@ class WorkerLoader(Loader):
         for answer in islice(self._answers, len(self) - first):
             if answer.error is not None:
                 raise answer.error
-            yield Made.unpack(answer.content, answer.memory)
+            yield Made.unpack(answer.content, answer.memory[_pixels_at(self.plan) :], answer.memory)
         self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
 
     def close(self) -> None:
