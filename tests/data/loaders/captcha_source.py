@@ -117,5 +117,5 @@ class SlowPipeline:
     kind = "code"
 
     def apply(self, images: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> np.ndarray:
-        time.sleep(0.03)
+        time.sleep(0.15)
         return images
