@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"inkmillE"
 NOT_STORED = "(not stored)"
-"""What experiment.yaml says in place of a passphrase."""
+"""What a spec that is printed or stored says in place of a passphrase."""
+SETTING = "encryption_key"
+"""The key of a spec that may hold one."""
 
 _HEADER = struct.Struct("<8sBBBB16s12s")
 _VERSION, _TAG_BYTES = 1, 16

@@ -44,7 +44,7 @@ def _yaml_lines(section: Section, indent: str) -> Iterator[str]:
             yield from _yaml_lines(value, indent + "  ")
         else:
             yield from _comment(f"{expectation(field)}. {field.description}", indent)
-            yield f"{indent}{name}: {_value(value)}"
+            yield f"{indent}{name}: {_value(section.model_dump(include={name})[name])}"
 
 
 def _comment(text: str, indent: str) -> list[str]:
@@ -55,8 +55,6 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, list):
-        value = [item.model_dump() if isinstance(item, Section) else item for item in value]
     return dump_yaml(value, flow=True).strip()
 
 

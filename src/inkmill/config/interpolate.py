@@ -2,7 +2,7 @@
 
 Plain references only. OmegaConf's resolvers (`${oc.env:HOME}`) read the machine or run code, and a spec that someone
 sends you should do neither. References that double (a: ${b}${b}, b: ${c}${c} ...) could fill the memory, so what they
-expand to is bounded.
+expand to is bounded. A passphrase stands for itself, and is copied nowhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inkmill.config.yaml_file import KeyPath, dotted
+from inkmill.crypt import SETTING
 from inkmill.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.\w+)*)\}")
@@ -33,7 +34,7 @@ def interpolate(data: dict[str, Any], defaults: Mapping[str, Any], origins: Mapp
         ConfigError: a reference to an unknown key, to itself, or anything but a plain reference between `${` and `}`.
     """
     filler = _Filler(data, defaults, origins)
-    return {key: filler.fill(value, (key,), ()) for key, value in data.items()}
+    return {key: value if key == SETTING else filler.fill(value, (key,), ()) for key, value in data.items()}
 
 
 class _Filler:
@@ -73,6 +74,8 @@ class _Filler:
     def _look_up(self, name: str, path: KeyPath, chain: tuple[str, ...]) -> Any:
         if name in chain:
             raise self._error(path, f"the references go round in a circle: {' -> '.join((*chain, name))}")
+        if name == SETTING:
+            raise self._error(path, f"it refers to '{name}', which is not copied, for it may be a passphrase")
         for tree in (self.data, self.defaults):
             found, value = _descend(tree, name)
             if found:

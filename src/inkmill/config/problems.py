@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from inkmill.config.interpolate import origin
 from inkmill.config.keys import expectation, field_at, nearest
 from inkmill.config.yaml_file import KeyPath, dotted
+from inkmill.crypt import SETTING
 from inkmill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _sentence(problem: ErrorDetails, path: KeyPath, data: Mapping[str, Any], to_
     wanted = expectation(field) if field else problem["msg"].lower()
     if problem["type"] == "missing":
         return f"{dotted(path)} is missing: expected {wanted}"
-    return f"{dotted(path)} must be {_article(wanted)}, not {_shown(_value_at(data, path, problem['input']))}"
+    shown = "what is given" if path[:1] == (SETTING,) else _shown(_value_at(data, path, problem["input"]))
+    return f"{dotted(path)} must be {_article(wanted)}, not {shown}"
 
 
 def _article(wanted: str) -> str:

@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 from inkmill.config.spec import Spec
 from inkmill.config.yaml_file import dump_yaml
-from inkmill.crypt import without_secret
 from inkmill.errors import InkmillError, OutputError
 from inkmill.files import explain, make_folder, write_text_atomic, writing
 
@@ -107,8 +106,7 @@ class Results:
 
     def __enter__(self) -> Results:
         make_folder(self.folder)
-        resolved = self._spec.model_dump() | {"encryption_key": without_secret(self._spec.encryption_key)}
-        write_text_atomic(self.folder / "experiment.yaml", dump_yaml(resolved))
+        write_text_atomic(self.folder / "experiment.yaml", dump_yaml(self._spec.model_dump()))
         self.status("STARTED", f"{self.verb} started.")
         return self
 

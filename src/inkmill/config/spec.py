@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_serializer, model_validator
 
 from inkmill.config.base import Section
 from inkmill.config.dataset import DatasetSpec
@@ -12,6 +12,7 @@ from inkmill.config.model import ModelSpec
 from inkmill.config.quantize import QuantizeSpec
 from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSpec, InferenceSpec, PruneSpec
 from inkmill.config.train import TrainSpec
+from inkmill.crypt import SETTING, without_secret
 
 
 class LicenceSpec(Section):
@@ -57,6 +58,11 @@ class Spec(Section):
     """TensorRT engines."""
     quantize: QuantizeSpec = Field(default_factory=QuantizeSpec)
     """int8."""
+
+    @field_serializer(SETTING)
+    def _without_secret(self, given: str | None) -> str | None:
+        """However a spec is printed or stored, a passphrase is not."""
+        return without_secret(given)
 
     @model_validator(mode="after")
     def _keep_aspect_ratio_is_a_fit(self) -> Spec:
