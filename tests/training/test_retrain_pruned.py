@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,17 +28,29 @@ def parameters(path: Path) -> int:
     return sum(parameter.numel() for parameter in load_reader(path)[0].parameters())
 
 
+def history(path: Path) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = json.loads(path.with_name(f"{path.name}.card.json").read_text("utf-8"))["made"]
+    return made
+
+
 def test_a_pruned_reader_is_retrained_in_its_own_sizes_and_resumed(
     pruned: Path, small_spec: MakeSpec, tmp_path: Path
 ) -> None:
     again = [*EASY, f"results_dir={tmp_path}/again"]
     first = train(small_spec(*again, f"train.pretrained_model_path={pruned}"))
     assert parameters(first.model) == parameters(pruned)
+    assert [one["verb"] for one in history(first.model)] == ["train", "prune", "train"]
     resumed = train(small_spec(*again, "train.num_epochs=5", f"train.pretrained_model_path={pruned}"))
     assert [row["epoch"] for row in resumed.metrics["history"]] == [1, 2, 3, 4, 5]
     losses = [row["train_loss"] for row in resumed.metrics["history"]]
     assert losses[-1] < losses[0]
     assert parameters(resumed.model) == parameters(pruned)
+    made = history(resumed.model)
+    assert [one["verb"] for one in made] == ["train", "prune", "train"]
+    assert (made[1]["source"], made[1]["setting"]["amount"]) == ("best_accuracy.safetensors", 0.5)
+    assert made[2]["source"] == "pruned.safetensors"
+    page = resumed.model.with_name(f"{resumed.model.name}.card.md").read_text("utf-8")
+    assert page.index("prune of inkmill") < page.index("train of inkmill", page.index("prune of inkmill"))
     with pytest.raises(ConfigError, match=r"began with another model than the pruned .*: give another results_dir"):
         train(small_spec(*EASY, "train.num_epochs=3", f"train.pretrained_model_path={pruned}"))
 

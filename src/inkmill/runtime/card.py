@@ -45,6 +45,11 @@ class ReaderCard(Section):
         """Return the codec between texts and class ids."""
         return make_codec(self.model.prediction, self.characters(), self.max_label_length)
 
+    def history(self) -> list[dict[str, Any]]:
+        """Return the steps in which the file was made, oldest first (see `inkmill.runtime.model_card.step`)."""
+        made = self.provenance.get("made")
+        return [entry for entry in made if isinstance(entry, dict)] if isinstance(made, list) else []
+
     def to_json(self) -> str:
         """Return the card as one line of JSON."""
         return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)

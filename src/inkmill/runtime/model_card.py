@@ -49,7 +49,7 @@ def model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> d
         "file": path.name,
         "bytes": path.stat().st_size,
         "parameters": parameters if parameters is not None else told.get("parameters"),
-        "made": told.get("made") or [],
+        "made": card.history(),
         "model": card.model.model_dump(mode="json", exclude_defaults=True),
         "input": {
             "height": card.model.input_height,

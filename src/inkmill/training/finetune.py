@@ -53,6 +53,7 @@ class RemapReport:
         head_new: characters that start anew.
         fresh: tensors of the model that start anew, with the reason.
         unused: tensors of the file that the model has no place for.
+        history: how the file was made, step by step, as its card says; a file without a card says nothing.
     """
 
     taken: int = 0
@@ -61,6 +62,7 @@ class RemapReport:
     head_new: str = ""
     fresh: dict[str, str] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the report as lines for the console."""
@@ -130,7 +132,7 @@ def start_from(
     source = _open(path, listed, key)
     if source.card is not None and source.card.model.quantize:
         simulate_int8(model)
-    report = RemapReport(smaller=_narrow(model, source, path))
+    report = RemapReport(smaller=_narrow(model, source, path), history=source.card.history() if source.card else [])
     weights, old = source.weights, source.charset
     count = len(weights)
     axes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}

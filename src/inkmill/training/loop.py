@@ -72,6 +72,9 @@ class TrainingLoop:
         folder: results folder of training.
         reporter: shows and logs what happens; only rank 0's says anything.
         key: encrypts what is written.
+
+    Attributes:
+        history: how that was made which the run began with, for the card.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class TrainingLoop:
         key: Key | None = None,
     ) -> None:
         self._key = key
+        self.history: list[dict[str, Any]] = []
         self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
         self.loader, self.val_loaders = loaders
         settings = spec.train
@@ -238,7 +242,7 @@ class TrainingLoop:
             "weights": weights,
         }
         if self.fabric.is_global_zero:
-            card = self.prepared.card(self.spec, self.progress.best)
+            card = self.prepared.card(self.spec, self.progress.best, self.history)
             state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
             save_reader(self.folder / "best_accuracy.safetensors", state, card, self._key)
         return True
@@ -271,7 +275,7 @@ class TrainingLoop:
         scaler = getattr(self.fabric._precision, "scaler", None)
         on_gpu = self.fabric.device.type == "cuda"
         return {
-            "reader": self.prepared.card(self.spec, self.progress.best).to_json(),
+            "reader": self.prepared.card(self.spec, self.progress.best, self.history).to_json(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_name": self.spec.train.optim.name,

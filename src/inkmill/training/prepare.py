@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ class Prepared:
     normaliser: Normaliser
     fit: Fit
 
-    def card(self, spec: Spec, scores: dict[str, Any]) -> ReaderCard:
-        """Return the card that goes into the model's file."""
+    def card(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ReaderCard:
+        """Return the card that goes into the model's file; `history` is how that was made which training began with."""
         return ReaderCard(
             model=spec.model,
             charset=list(self.charset.chars),
@@ -66,7 +66,7 @@ class Prepared:
             max_label_length=spec.dataset.max_label_length,
             provenance={
                 "inkmill": __version__,
-                "made": [step("train", **_simulated(spec))],
+                "made": [*history, step("train", **_beginning(spec))],
                 "scores": scores,
                 "data": self.summary(),
                 "licence": spec.licence.model_dump(),
@@ -83,12 +83,11 @@ class Prepared:
         }
 
 
-def _simulated(spec: Spec) -> dict[str, Any]:
-    """Return what the history says of quantisation-aware training; the name alone, for the file may travel."""
-    if not spec.model.quantize:
-        return {}
-    source = spec.train.pretrained_model_path or spec.model.pruned_graph_path or spec.model.quantize_model_path or ""
-    return {"simulates": "int8", "source": Path(source).name}
+def _beginning(spec: Spec) -> dict[str, Any]:
+    """Return what the history says of the file that training began with; the name alone, for the file may travel."""
+    source = spec.train.pretrained_model_path or spec.model.pruned_graph_path or spec.model.quantize_model_path
+    told = {"simulates": "int8"} if spec.model.quantize else {}
+    return told | ({"source": Path(source).name} if source else {})
 
 
 def _settings(spec: Spec) -> dict[str, Any]:

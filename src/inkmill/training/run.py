@@ -94,7 +94,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         prepared = prepare(spec, folder / "check", reporter.say)
         if fabric.is_global_zero:
             fabric.barrier()
-        model = _model(spec, prepared, key, reporter, state)
+        model, history = _model(spec, prepared, key, reporter, state)
         if spec.model.quantize and state is None:
             start_simulating(model.to(fabric.device), spec, prepared, reporter.say)
         spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
@@ -104,6 +104,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
                     reporter.say(line)
             reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
+            loop.history = history
             if checkpoint is not None and state is not None:
                 _resume(loop, spec, checkpoint, state, reporter)
                 state = None  # as large as the model and its optimiser
@@ -184,10 +185,14 @@ def _checkpoint(spec: Spec, folder: Path) -> Path | None:
 
 def _model(
     spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, state: dict[str, Any] | None
-) -> Recognizer:
-    """Return the model; only a run that starts takes pretrained weights, for one that resumes has its own."""
+) -> tuple[Recognizer, list[dict[str, Any]]]:
+    """Return the model, and how that was made which it begins with.
+
+    Only a run that starts takes pretrained weights, for one that resumes has its own.
+    """
     starts = state is None
     path, told = _first_weights(spec), []
+    history: list[dict[str, Any]] = []
     if starts and spec.model.quantize and path is None:
         raise ConfigError(
             "model.quantize fine-tunes a trained reader with simulated int8: give train.pretrained_model_path=FILE"
@@ -210,6 +215,7 @@ def _model(
                 f"{path} was trained for int8: go on from it with model.quantize=true, or start from the reader that "
                 "it was made from"
             )
+        history = report.history
         told = [
             f"fine-tuning from {path}",
             *(f"  {line}" for line in (*(listed.notes if listed else ()), *report.lines())),
@@ -223,7 +229,7 @@ def _model(
     )
     for line in told:
         reporter.say(line)
-    return model
+    return model, history
 
 
 def _first_weights(spec: Spec) -> Path | None:
@@ -276,6 +282,7 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
             f"or fine-tune from it with train.pretrained_model_path={path}"
         )
     loop.resume(state)
+    loop.history = before.history()[:-1]  # its last step is this run
     progress = loop.progress
     reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
 
