@@ -86,7 +86,8 @@ def test_a_convolution_computes_what_integers_would(channels: int) -> None:
     sums = nn.functional.conv2d(steps.double(), weights.double(), padding=1, groups=layer.groups)
     step = layer.input_range.scale() * layer.weight_scale().view(1, 6, 1, 1)
     assert layer.bias is not None
-    expected = fake_int8((sums * step + layer.bias.view(1, 6, 1, 1)).float(), layer.gives.scale())
+    bias = (layer.bias.detach().view(1, 6, 1, 1) / step).round()
+    expected = fake_int8(((sums + bias) * step).float(), layer.gives.scale())
     assert steps.abs().max() == weights.abs().max() == 127
     torch.testing.assert_close(layer(images), expected, atol=1e-5, rtol=0)
 
@@ -112,10 +113,14 @@ def codes(x: Tensor, scale: Tensor) -> Tensor:
     return (x.detach() / scale).round().clamp(-128, 127)
 
 
-def test_a_channel_without_weights_stays_zero() -> None:
-    layer = FakeInt8Linear.of(nn.Linear(3, 2, bias=False)).eval()
+def test_a_channel_without_weights_gives_its_bias() -> None:
+    torch.manual_seed(0)
+    layer = FakeInt8Conv2d.of(nn.Conv2d(3, 2, 1)).eval()
     layer.weight.data[0] = 0
-    layer.reads.largest.fill_(1.0)  # type: ignore[union-attr]
-    out = layer(torch.ones(1, 3))
-    assert out[0, 0] == 0
+    assert layer.bias is not None
+    layer.bias.data[0] = 3.0
+    images = torch.rand(1, 3, 4, 4)
+    calibrated(layer, images)
+    out = layer(images)
     assert out.isfinite().all()
+    torch.testing.assert_close(out[0, 0], torch.full((4, 4), 3.0), atol=float(layer.gives.scale()) / 2, rtol=0)

@@ -20,7 +20,7 @@ from inkmill.crypt import find_key, sealed
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.export.graph import INT8_OPSET, OPSET, record
 from inkmill.export.paddle import THEIR_HEIGHT, refuse_unfit, resized_twice
-from inkmill.export.parity import HALF_SHARE, TOLERANCE, Parity, compare
+from inkmill.export.parity import HALF_SHARE, INT8_SHARE, TOLERANCE, Parity, compare
 from inkmill.export.pictures import CROPS, Pictures, choose_pictures
 from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
 from inkmill.runtime.card import ReaderCard
@@ -28,6 +28,17 @@ from inkmill.runtime.model_card import step, write_model_card
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.onnx_file import seal
 from inkmill.training.reading import TorchReader
+
+_REQUIRED = {
+    "fp32": {"string_parity": 1.0, "max_difference": TOLERANCE},
+    "fp16": {"string_parity": HALF_SHARE},
+    "int8": {"string_parity": INT8_SHARE},
+}
+_ADVICE = {
+    "fp32": "please report this model",
+    "fp16": "export it with export.precision=fp32",
+    "int8": "train it longer, for it is unsure of these pictures, or report it",
+}
 
 
 def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) -> Path:
@@ -109,9 +120,7 @@ def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precisi
         "profile": spec.export.profile,
         "precision": precision,
         **parity.as_dict(),
-        "required": {"string_parity": 1.0, "max_difference": TOLERANCE}
-        if precision == "fp32"
-        else {"string_parity": HALF_SHARE},
+        "required": _REQUIRED[precision],
         "pictures": pictures.origin,
         "unreadable": pictures.unreadable,
         "widths": pictures.widths,
@@ -122,11 +131,11 @@ def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precisi
 
 
 def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path) -> None:
-    if not parity.holds(precision != "fp32"):
+    if not parity.holds(precision):
         raise InkmillError(
             f"{checkpoint}: the exported graph does not read what torch reads ({parity.equal:,} of {parity.crops:,} "
             f"texts are equal, probabilities differ by up to {parity.difference:.3f}); no model was written, "
-            + ("export it with export.precision=fp32" if precision == "fp16" else "please report this model")
+            + _ADVICE[precision]
         )
 
 

@@ -63,11 +63,14 @@ class _Weight(nn.Module):
 
 
 class _Conv2d(nn.Module):
+    bias: Tensor | None
+
     def __init__(self, layer: FakeInt8Conv2d, scale: float) -> None:
         super().__init__()
         self.reads, self.weight = _Rounding(scale), _Weight(layer, 0)
         self.gives = _Rounding(float(layer.gives.scale()))
-        self.bias = layer.bias
+        bias = layer.rounded_bias()
+        self.register_buffer("bias", None if bias is None else bias.detach())
         self.convolve = layer._conv_forward
 
     def forward(self, x: Tensor) -> Tensor:

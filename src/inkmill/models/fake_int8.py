@@ -5,7 +5,8 @@ if nothing had happened, except where x was out of range. Zero is step 0 (symmet
 
 - weights: -127..127, a scale for each output channel, taken from the weights as they are at the moment;
 - what a layer reads, and what a convolution gives: -128..127, one scale, from the largest magnitude that is usual. That
-  is an average over the batches of training, and the one thing here that a model file has to keep.
+  is an average over the batches of training, and the one thing here that a model file has to keep;
+- a convolution's bias: the steps in which int32 adds up the products, as ONNX Runtime has it.
 
 Rounding is done in 32 bits whatever the precision of training.
 """
@@ -22,31 +23,34 @@ HIGHEST = 127
 LOWEST = -128
 """Of what is read and given; weights end at -127, for TensorRT."""
 TINY = 2.0**-24
-"""Smallest scale: of a channel whose weights are all zero, and of a range that has not been measured."""
+"""Smallest scale: of a layer whose weights are all zero, and of a range that has not been measured."""
+FAINT = 2.0**-10
+"""Channels whose weights are smaller than this share of the layer's largest get no finer steps: in those a bias would
+not fit into int32."""
 PACE = 0.01
 """Share of a range that each batch of training renews."""
 
 
-def fake_int8(x: Tensor, scale: Tensor, lowest: int = LOWEST) -> Tensor:
-    """Return `x` rounded to the steps lowest..127 of `scale`, in the type of `x`; `scale` is broadcast."""
-    rounded: Tensor = _FakeInt8.apply(x.float(), scale, lowest)
+def fake_int8(x: Tensor, scale: Tensor, lowest: int = LOWEST, highest: int = HIGHEST) -> Tensor:
+    """Return `x` rounded to the steps lowest..highest of `scale`, in the type of `x`; `scale` is broadcast."""
+    rounded: Tensor = _Rounding.apply(x.float(), scale, lowest, highest)
     return rounded.to(x.dtype)
 
 
-class _FakeInt8(torch.autograd.Function):
+class _Rounding(torch.autograd.Function):
     """Divides, as QuantizeLinear does: torch's own operator multiplies with 1 / scale, and ties then fall otherwise."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, lowest: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
         steps = (x / scale).round()
-        inside = steps.clamp(lowest, HIGHEST)
+        inside = steps.clamp(lowest, highest)
         ctx.save_for_backward(steps == inside)
         return inside * scale
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (inside,) = ctx.saved_tensors
-        return gradients[0] * inside, None, None
+        return gradients[0] * inside, None, None, None
 
 
 class Range(nn.Module):
@@ -111,7 +115,7 @@ class FakeInt8Layer(nn.Module):
     def weight_scale(self) -> Tensor:
         """Return the width of a step of each output channel, float32 (out, 1, ...)."""
         largest = self.weight.detach().float().abs().amax(dim=tuple(range(1, self.weight.ndim)), keepdim=True)
-        return (largest / HIGHEST).clamp(min=TINY)
+        return (largest.maximum(largest.amax() * FAINT) / HIGHEST).clamp(min=TINY)
 
     def rounded_weight(self) -> Tensor:
         """Return the weights, rounded."""
@@ -126,7 +130,7 @@ class FakeInt8Layer(nn.Module):
 
 
 class FakeInt8Conv2d(FakeInt8Layer, nn.Conv2d):
-    """A convolution in fake int8: what it reads, its weights and what it gives are rounded; its bias is not."""
+    """A convolution in fake int8: what it reads, its weights, its bias and what it gives are rounded."""
 
     gives: Range
 
@@ -150,9 +154,17 @@ class FakeInt8Conv2d(FakeInt8Layer, nn.Conv2d):
         new.gives = Range(before_relu)
         return new.train(layer.training)
 
+    def rounded_bias(self) -> Tensor | None:
+        """Return the bias, rounded to the steps of int32 sums."""
+        if self.bias is None or self.input_range.measuring is not None:
+            return self.bias
+        step = self.input_range.scale() * self.weight_scale().flatten()
+        return fake_int8(self.bias, step, -(2**31), 2**31 - 1)
+
     def forward(self, x: Tensor) -> Tensor:
         """See nn.Conv2d."""
-        out: Tensor = self.gives(self._conv_forward(self.rounded(x), self.rounded_weight(), self.bias))
+        x = self.rounded(x)  # first, for in training it moves the range that the bias is rounded by
+        out: Tensor = self.gives(self._conv_forward(x, self.rounded_weight(), self.rounded_bias()))
         return out
 
 
