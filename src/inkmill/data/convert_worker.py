@@ -6,17 +6,11 @@ that may write an LMDB. What it returns is small: numbers, labels and reasons, n
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +19,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.convert_sinks import Plan, Sink, make_sink
 from inkmill.data.decode import decode
+from inkmill.data.processes import in_order
 from inkmill.data.rejects import copy_suffix
 from inkmill.data.sample import Labels, Target, Text
 from inkmill.data.sources.combine import image_of
@@ -93,21 +88,10 @@ def run(plan: Plan, chunks: Iterable[Chunk], workers: int) -> Generator[Done, No
     if workers == 0:
         yield from (convert_chunk(plan, chunk) for chunk in chunks)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(plan,))
-    waiting: deque[Future[Done]] = deque()
     try:
-        for chunk in chunks:
-            waiting.append(pool.submit(_convert_chunk, chunk))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_order(_convert_chunk, ((chunk,) for chunk in chunks), workers, _begin, plan)
     except BrokenProcessPool as error:
-        hint = "out of memory, or convert was called by a script without `if __name__ == '__main__':`"
-        raise DataError(f"a worker process of the conversion died ({hint}): try fewer workers") from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        raise DataError("a worker process of the conversion died (out of memory?): try fewer workers") from error
 
 
 def convert_chunk(plan: Plan, chunk: Chunk) -> Done:
@@ -160,18 +144,8 @@ _plan: Plan | None = None
 
 
 def _begin(plan: Plan) -> None:
-    """Set a worker process up: it leaves Ctrl-C to its parent, and leaves with its parent however that one ends."""
     global _plan
     _plan = plan
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-
-def _leave_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
 
 
 def _convert_chunk(chunk: Chunk) -> Done:

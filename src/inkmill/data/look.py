@@ -6,10 +6,7 @@ A task is some thousand neighbouring images and few tasks run at a time, so memo
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Literal, NamedTuple, get_args
 
@@ -18,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.decode import MAX_PIXELS, decode, image_size
+from inkmill.data.processes import in_order
 from inkmill.data.sample import Source
 from inkmill.errors import DataError, ImageError
 
@@ -88,22 +86,12 @@ def look_at_all(source: Source, *, whole: bool, channels: Literal[1, 3], workers
         for start, stop in chunks:
             yield _look(source, start, stop, how)
         return
-    context = multiprocessing.get_context("spawn")  # fork and OpenCV's or LMDB's threads and handles do not go together
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (source, how))
-    running: deque[Future[Looks]] = deque()
     try:
-        for chunk in chunks:
-            running.append(pool.submit(_look_in_worker, *chunk))
-            if len(running) > 2 * workers:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+        yield from in_order(_look_in_worker, chunks, min(workers, len(chunks)), _start_worker, source, how)
     except BrokenProcessPool:
         raise DataError(
             f"a process that checked {source.name} died, most often for want of memory: use fewer workers"
         ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 _in_worker: tuple[Source, How]

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,6 +27,7 @@ from numpy.typing import NDArray
 
 from inkmill.data import shared
 from inkmill.data.loaders.worker_process import Job, Task, work
+from inkmill.data.processes import light_start
 from inkmill.errors import DataError
 
 _SLOTS = 4  # answers a worker's memory holds: those asked for, and those done that wait for their turn
@@ -115,7 +114,7 @@ class Pool:
         size = self._job.slot_bytes * _SLOTS
         job = ForkingPickler.dumps(self._job)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
-        with _light_start(needs_main=b"__main__" in bytes(job)):
+        with light_start(needs_main=b"__main__" in bytes(job)):
             for number in range(self._count):
                 memory = shared.allocate(size)
                 ours, theirs = context.Pipe()
@@ -203,26 +202,3 @@ def _end(workers: list[_Worker]) -> None:
             worker.process.join()
         worker.process.close()
     workers.clear()
-
-
-@contextmanager
-def _light_start(needs_main: bool) -> Iterator[None]:
-    """Start processes that do not import the user's script, and that Ctrl-C does not reach.
-
-    multiprocessing imports `__main__` into every worker. Ours need it only when the job itself refers to it, and
-    without it they start in a fraction of the time (a training script imports torch), and scripts without the
-    `if __name__ == "__main__"` guard work.
-    """
-    main: dict[str, Any] = vars(sys.modules["__main__"])
-    names: list[str] = [] if needs_main else [name for name in ("__spec__", "__file__") if name in main]
-    hidden: dict[str, Any] = {name: main[name] for name in names}
-    main.update(dict.fromkeys(names))
-    mask = None
-    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, which therefore never see Ctrl-C
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        main.update(hidden)
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

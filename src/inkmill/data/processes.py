@@ -1,0 +1,91 @@
+"""Starting processes of our own: they import little, leave Ctrl-C to their parent, and leave when it does.
+
+They are started by "spawn", which works on every system and beside threads, CUDA, and OpenCV's and LMDB's handles.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_AHEAD = 2  # tasks a process that may wait or be done: enough to go on with, and few results in memory
+
+
+@contextmanager
+def light_start(needs_main: bool) -> Iterator[None]:
+    """Start processes that do not import the user's script, and that Ctrl-C does not reach.
+
+    multiprocessing imports `__main__` into every process. Ours need it only when what they are handed refers to it, and
+    without it they start in a fraction of the time (a training script imports torch), and scripts without the
+    `if __name__ == "__main__"` guard work.
+    """
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    names: list[str] = [] if needs_main else [name for name in ("__spec__", "__file__") if name in main]
+    hidden: dict[str, Any] = {name: main[name] for name in names}
+    main.update(dict.fromkeys(names))
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, which therefore never see Ctrl-C
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        main.update(hidden)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def in_order(
+    work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], workers: int, begin: Callable[..., None], *given: Any
+) -> Generator[T, None, None]:
+    """Yield `work(*task)` of every task in their order, worked on by processes.
+
+    Args:
+        work: what to do, a function of a module.
+        tasks: its arguments; drawn as processes become free, so that few results wait at any time.
+        workers: processes, at least one; they start when there is work for them.
+        begin: called with `given` in each process before anything else.
+        given: what every process is handed.
+
+    Raises:
+        concurrent.futures.process.BrokenProcessPool: a process died.
+    """
+    needs_main = b"__main__" in bytes(ForkingPickler.dumps((work, begin, given)))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _begin, (begin, given))
+    running: deque[Future[T]] = deque()
+    try:
+        for task in tasks:
+            with light_start(needs_main):  # a process starts with the task that finds none free
+                running.append(pool.submit(work, *task))
+            if len(running) > _AHEAD * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    begin(*given)
+
+
+def _leave_with(parent: BaseProcess) -> None:
+    """A process whose parent was killed would wait for tasks for ever."""
+    parent.join()
+    os._exit(1)
