@@ -3,9 +3,9 @@
     python benchmarks/int8.py DATA FILE [FILE ...] [--images 1000] [--threads 2]
 
 DATA is a labelled set, each FILE a reader of it (.onnx or .safetensors) with one input size. Each row: words read
-wholly right, strings equal to those of the first file, how far probabilities are from the first file's (largest, mean), bytes,
-and images a second of `classify` on fitted pictures in batches of 1 and 32. For the speed all files take turns; the
-median of the rounds is given with the lowest and highest.
+wholly right, strings equal to those of the first file, how far probabilities are from the first file's (largest, mean),
+bytes, and images a second of `classify` on fitted pictures in batches of 1 and 32. For the speed all files take turns;
+the median of the rounds is given with the lowest and highest.
 """
 
 from __future__ import annotations
