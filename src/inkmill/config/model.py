@@ -40,7 +40,8 @@ class ModelSpec(Section):
     prediction: Literal["CTC", "Attn", "Slots"] = "CTC"
     """The head: CTC, attention, or a fixed number of character slots (captchas of known length)."""
     quantize: bool = False
-    """Train with simulated INT8 arithmetic."""
+    """Fine-tune a trained reader with simulated int8 (quantisation-aware training); see docs/quantize.md. It starts from
+    train.pretrained_model_path."""
     input_width: int = Field(100, ge=8, le=8192)
     """Width of the input in pixels; with input_fit=height the largest width."""
     input_height: int = Field(32, ge=8, le=1024)
@@ -53,7 +54,7 @@ class ModelSpec(Section):
     pruned_graph_path: str | None = None
     """TAO: a pruned model file to retrain; the same as train.pretrained_model_path."""
     quantize_model_path: str | None = None
-    """A model file whose weights start quantisation-aware training."""
+    """TAO: the reader that quantisation-aware training starts from; the same as train.pretrained_model_path."""
 
     @field_validator("num_fiducial")
     @classmethod

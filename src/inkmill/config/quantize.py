@@ -56,7 +56,7 @@ class QuantizeSpec(Section):
     algorithm: str = "minmax"
     """minmax: a range holds all that was measured; TAO's max means the same here."""
     calibration_images: int = Field(512, ge=1, le=100_000)
-    """Pictures of the training set that are read to measure ranges."""
+    """Pictures of the training set that are read to measure ranges; also where model.quantize begins."""
     max_drop: float = Field(0.01, ge=0, le=1)
     """Share of pictures that may be read wrongly by int8 alone; layers stay in float until this holds."""
     layers: list[QuantizeLayers] = Field(default_factory=list)
