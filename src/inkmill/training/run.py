@@ -36,6 +36,7 @@ from inkmill.training.loading_facts import watch_loader
 from inkmill.training.loop import Progress, TrainingLoop
 from inkmill.training.prepare import Prepared, prepare
 from inkmill.training.progress import Reporter, draw_curves
+from inkmill.training.ranks import ending_together
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -73,8 +74,12 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
     console = console or Console(quiet=True)
     fabric, note = launch(spec.train)
     if not fabric.is_global_zero:
-        return _train(spec, fabric, None, console, "")
-    with open_results(spec, "train") as results:
+        with ending_together(fabric, lambda sentence: None):
+            return _train(spec, fabric, None, console, "")
+    with (
+        open_results(spec, "train") as results,
+        ending_together(fabric, lambda sentence: results.status("FAILURE", sentence)),
+    ):
         return _train(spec, fabric, results, console, note)
 
 
