@@ -1,4 +1,4 @@
-"""Readers as ONNX files: one that has learnt some captchas, and fresh ones of other kinds."""
+"""Readers of several kinds as ONNX files, with fresh weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from inkmill.export.onnx import export
 from inkmill.models import build_recognizer
 from inkmill.models.file import save_reader
 from inkmill.runtime.card import ReaderCard
-from inkmill.training.run import train
 
 SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=6"]
 
@@ -45,17 +44,6 @@ def few(writable_captchas: Path) -> Path:
     labels = writable_captchas / "few_for_engines.tsv"
     labels.write_text("\n".join(lines[::5][:1000]) + "\n", "utf-8")
     return labels
-
-
-@pytest.fixture(scope="session")
-def trained(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX file that reads some captchas."""
-    folder = tmp_path_factory.mktemp("trained")
-    learn = ["train.num_epochs=7", "train.optim.name=adamw", "train.optim.lr=3e-3", "dataset.batch_size=16"]
-    here = [f"dataset.train={few}", f"results_dir={folder}", "dataset.workers=0", "train.device=cpu"]
-    model = train(load_spec(None, [*SMALL, *learn, *here])).model
-    asked = [f"export.checkpoint={model}", f"export.onnx_file={folder / 'reader.onnx'}"]
-    return export(load_spec(None, [*asked, f"results_dir={folder}"]), crops=6)
 
 
 @pytest.fixture(scope="session")

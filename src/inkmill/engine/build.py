@@ -21,7 +21,7 @@ from inkmill.crypt import Key, find_key, sealed
 from inkmill.engine.calibration import calibration_pictures, find_ranges
 from inkmill.engine.graph import Graph, Precision, Shapes, open_graph, shapes
 from inkmill.engine.precision import left_in_fp32, refuse_mismatch, with_precision
-from inkmill.engine.tensorrt import Library, Progress, Wishes, compile_engine, load_tensorrt
+from inkmill.engine.tensorrt import Library, Progress, Say, Wishes, compile_engine, load_tensorrt
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.export.parity import HALF_SHARE, Parity, compare
 from inkmill.export.pictures import Pictures, choose_pictures
@@ -51,41 +51,43 @@ def build_engine(spec: Spec, *, console: Console | None = None, progress: Progre
     with open_results(spec, "engine") as results:
         graph = open_graph(_onnx(spec, given, results.folder, console), key)
         refuse_mismatch(graph, wanted, settings.tensorrt.layers_precision)
-        staying = left_in_fp32(graph.model, settings.tensorrt.layers_precision)
-        sizes = shapes(graph, settings.tensorrt)
-        library = load_tensorrt()
-        model, parity, origin = _graph_to_compile(spec, graph, wanted, results, key, console)
+        left_in_fp32(graph.model, settings.tensorrt.layers_precision)
+        sizes, library = shapes(graph, settings.tensorrt), load_tensorrt()
         say = _lines(console)
-        wishes = Wishes(
-            settings.tensorrt.workspace_size,
-            Path(settings.timing_cache) if settings.timing_cache else None,
-            settings.verbose,
-        )
-        device = _choose_gpu(settings.gpu_id)
+        model, compared = _graph_to_compile(spec, graph, wanted, results, key, say)
+        facts = {**_facts(spec, wanted, library, sizes), "compiled_on": _choose_gpu(settings.gpu_id)}
         start = time.perf_counter()
-        content = compile_engine(library, model, sizes, wishes, say, progress)
-        facts = {
-            "precision": wanted,
-            "library": f"{library.name} {library.version}",
-            "compiled_on": device,
-            "shapes": {"min": sizes.least, "opt": sizes.best, "max": sizes.most},
-            "workspace_mib": wishes.workspace,
-            "left_in_fp32": sorted(staying),
-        }
+        content = compile_engine(library, model, sizes, _wishes(spec), say, progress)
+        figures = {"seconds": time.perf_counter() - start, "bytes": len(content), "graph": compared}
         card = _card(graph, facts)
         write_bytes_atomic(path, sealed(content, key))
         write_model_card(path, card)
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
-        figures = {"onnx_file": str(given), "onnx_sha256": graph.sha256, **facts}
-        figures |= {"seconds": time.perf_counter() - start, "bytes": len(content)}
-        figures["graph"] = None if parity is None else {**parity.as_dict(), "pictures": origin}
-        write_json_atomic(results.folder / "metrics.json", {"trt_engine": str(path), **figures})
+        files = {"trt_engine": str(path), "onnx_file": str(given), "onnx_sha256": graph.sha256}
+        write_json_atomic(results.folder / "metrics.json", {**files, **facts, **figures})
         say(_told(path, wanted, library, sizes))
     return path
 
 
-def _lines(console: Console) -> Any:
+def _lines(console: Console) -> Say:
     return lambda line: console.print(line, highlight=False, markup=False)
+
+
+def _wishes(spec: Spec) -> Wishes:
+    settings = spec.gen_trt_engine
+    cache = Path(settings.timing_cache) if settings.timing_cache else None
+    return Wishes(settings.tensorrt.workspace_size, cache, settings.verbose)
+
+
+def _facts(spec: Spec, wanted: Precision, library: Library, sizes: Shapes) -> dict[str, Any]:
+    settings = spec.gen_trt_engine.tensorrt
+    return {
+        "precision": wanted,
+        "left_in_fp32": settings.layers_precision,
+        "library": f"{library.name} {library.version}",
+        "shapes": {"min": sizes.least, "opt": sizes.best, "max": sizes.most},
+        "workspace_mib": settings.workspace_size,
+    }
 
 
 def _place(spec: Spec, given: Path) -> Path:
@@ -112,27 +114,28 @@ def _onnx(spec: Spec, given: Path, folder: Path, console: Console) -> Path:
 
 
 def _graph_to_compile(
-    spec: Spec, graph: Graph, wanted: Precision, results: Results, key: Key | None, console: Console
-) -> tuple[Any, Parity | None, str]:
-    """Return the graph, and where it is not the file's own, how alike both read, and on what."""
-    pairs = spec.gen_trt_engine.tensorrt.layers_precision
+    spec: Spec, graph: Graph, wanted: Precision, results: Results, key: Key | None, say: Say
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return the graph, and where it is not the file's own, how alike both read; it is kept in the results folder."""
     if wanted == graph.precision:
-        return graph.model, None, ""
-    say = _lines(console)
+        return graph.model, None
     ranges = find_ranges(graph, spec, say) if wanted == "int8" else None
-    model = with_precision(graph, wanted, pairs, ranges)
+    model = with_precision(graph, wanted, spec.gen_trt_engine.tensorrt.layers_precision, ranges)
     pictures = _pictures(spec, graph, wanted)
+    copy = type(model)()
+    copy.CopyFrom(model)  # the card goes into it
     with atomic_path(results.folder / f"{wanted}.onnx") as temporary:
-        # A copy, for the reader's metadata goes into it.
-        copy = type(model)()
-        copy.CopyFrom(model)
         parity = compare(graph.reader, opened(copy, graph.reader.card, temporary, key), pictures)
         say(
             f"{parity.equal:,} of {parity.crops:,} pictures are read alike in {wanted} ({pictures.origin}), "
             f"probabilities within {parity.difference:.0e}; read by ONNX Runtime on the CPU, not by the engine"
         )
+        compared = {**parity.as_dict(), "pictures": pictures.origin}
+        # Also of a graph that is refused; the figures of a whole build take its place.
+        told = {"onnx_file": graph.where, "onnx_sha256": graph.sha256, "precision": wanted, "graph": compared}
+        write_json_atomic(results.folder / "metrics.json", told)
         _refuse_unlike(spec, graph, wanted, parity)
-    return model, parity, pictures.origin
+    return model, compared
 
 
 def _refuse_unlike(spec: Spec, graph: Graph, wanted: Precision, parity: Parity) -> None:

@@ -111,7 +111,7 @@ def compile_engine(
     parser = trt.OnnxParser(network, hears.logger)
     if not parser.parse(model.SerializeToString()):
         problem = parser.get_error(0) if parser.num_errors else None
-        where = f" at {problem.node_operator()} {problem.node_name()}: {problem.desc()}" if problem else ""
+        where = f" at {problem.node_operator()} {problem.node_name()}: {_line(problem.desc())}" if problem else ""
         raise InkmillError(f"{library.name} {library.version} cannot read this graph{where or f' ({hears.reason})'}")
     config = _config(library, builder, shapes, wishes)
     config.progress_monitor = hears.monitor
@@ -173,7 +173,7 @@ class _Listener:
 
     def hear(self, message: str, is_error: bool, is_trouble: bool) -> None:
         if is_error:
-            self.reason = self.reason or " ".join(message.split())
+            self.reason = self.reason or _line(message)
         if self._verbose or is_trouble:
             self._guarded(lambda: self._say(message))
 
@@ -220,6 +220,10 @@ class _Nested:
             at = parent
         self._share = max(self._share, share)
         return self._share
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())
 
 
 @cache
