@@ -45,12 +45,18 @@ class _Rounding(torch.autograd.Function):
         steps = (x / scale).round()
         inside = steps.clamp(lowest, highest)
         ctx.save_for_backward(steps == inside)
+        ctx.layout = x.stride()
         return inside * scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (inside,) = ctx.saved_tensors
-        return gradients[0] * inside, None, None, None
+        gradient = gradients[0] * inside
+        if gradient.stride() != ctx.layout:  # DDP wants gradients to lie in memory as the weights do
+            gradient = torch.empty_strided(
+                gradient.shape, ctx.layout, dtype=gradient.dtype, device=gradient.device
+            ).copy_(gradient)
+        return gradient, None, None, None
 
 
 class Range(nn.Module):
