@@ -121,8 +121,7 @@ class ExportSpec(Section):
     """Add a third output, the probability of every class at every step, for beam search and lexicons; nvOCDR and TAO
     Deploy take files without it."""
     profile: Literal["default", "paddle"] = "default"
-    """Inputs and outputs as TAO OCRNet has them, or as PaddleOCR has (CTC with input_fit=height; experimental: RapidOCR
-    pads to 320 columns at least, which a reader of narrow pictures has not learnt)."""
+    """Inputs and outputs as TAO OCRNet has them, or as PaddleOCR and RapidOCR have (readers with prediction=CTC)."""
     precision: Literal["fp32", "fp16"] = "fp32"
     """Arithmetic of the graph; inputs and outputs are fp32 either way."""
     results_dir: str | None = None
