@@ -48,7 +48,7 @@ def test_the_file_reads_captchas_as_torch_does_within_int8(trained: Path, captch
     keys = [f"export.checkpoint={trained}", f"evaluate.test={captchas}", f"results_dir={trained.parent}"]
     path = export(load_spec(None, keys))
     found = json.loads((trained.parent / "export" / "metrics.json").read_text("utf-8"))
-    assert (found["precision"], found["opset"], found["crops"]) == ("int8", 20, 300)
+    assert (found["precision"], found["crops"]) == ("int8", 300)
     assert found["string_parity"] >= found["required"]["string_parity"] == 0.99
     assert found["different_texts"] > 100
     assert path.stat().st_size < 0.5 * trained.stat().st_size

@@ -20,15 +20,12 @@ from inkmill.config.model import ModelSpec
 from inkmill.data.fit import BUCKET_STEP
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, PaddleInput
-from inkmill.export.qdq import with_qdq
+from inkmill.export.qdq import share_through_clip, with_qdq
 from inkmill.export.widths import in_one_graph
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
 
 OPSET = 18
-INT8_OPSET = 20
-"""Of readers in int8. It has GELU as one node; written out, GELU reads its input twice, and before such a pair ONNX
-Runtime leaves a convolution in float on x86."""
 MAX_BATCH = 65536
 
 _BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
@@ -139,7 +136,7 @@ def _exported(
                 input_names=[given],
                 output_names=found,
                 dynamic_shapes={"images": free},
-                opset_version=INT8_OPSET if model.spec.quantize else OPSET,
+                opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
             )
@@ -147,7 +144,10 @@ def _exported(
             raise _refusal(model.spec, error) from error
     if program is None:
         raise InkmillError("torch's exporter gave no program for this model; please report it")
-    return program.model_proto
+    recorded = program.model_proto
+    if model.spec.quantize:
+        share_through_clip(recorded)
+    return recorded
 
 
 def _example(spec: ModelSpec) -> Tensor:

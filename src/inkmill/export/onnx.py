@@ -18,7 +18,7 @@ from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import find_key, sealed
 from inkmill.errors import ConfigError, InkmillError
-from inkmill.export.graph import INT8_OPSET, OPSET, record
+from inkmill.export.graph import OPSET, record
 from inkmill.export.paddle import THEIR_HEIGHT, refuse_unfit, resized_twice
 from inkmill.export.parity import HALF_SHARE, INT8_SHARE, TOLERANCE, Parity, compare
 from inkmill.export.pictures import CROPS, Pictures, choose_pictures
@@ -124,7 +124,7 @@ def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precisi
         "pictures": pictures.origin,
         "unreadable": pictures.unreadable,
         "widths": pictures.widths,
-        "opset": INT8_OPSET if precision == "int8" else OPSET,
+        "opset": OPSET,
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
     }
@@ -141,8 +141,9 @@ def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path) -> None:
 
 def _told(path: Path, parity: Parity, pictures: Pictures) -> str:
     lost = f" ({pictures.unreadable:,} could not be decoded)" if pictures.unreadable else ""
+    ties = f" but for {parity.ties:,} ties" if parity.ties else ""
     return (
         f"{path}: {path.stat().st_size / 2**20:.1f} MiB; of {parity.crops:,} pictures of {len(pictures.widths)} widths"
-        f"{lost} it reads {parity.equal:,} as torch does, probabilities within {parity.difference:.0e} "
+        f"{lost} it reads {parity.equal:,} as torch does{ties}, probabilities within {parity.difference:.0e} "
         f"({pictures.origin})"
     )

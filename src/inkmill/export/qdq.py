@@ -11,16 +11,17 @@ convolution in float as long as zero points are 0.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.onnx.ops import symbolic
 
-from inkmill.models.fake_int8 import FakeInt8Conv2d, FakeInt8Layer, FakeInt8Linear
+from inkmill.models.fake_int8 import HIGHEST, LOWEST, FakeInt8Conv2d, FakeInt8Layer, FakeInt8Linear
 from inkmill.models.recognizer import Recognizer
 
 
@@ -114,3 +115,34 @@ def _distinct(scales: list[float]) -> Iterator[float]:
             scale = float(np.nextafter(np.float32(scale), np.float32(math.inf)))
         used.add(scale)
         yield scale
+
+
+def share_through_clip(model: Any) -> None:
+    """Let a tensor that a convolution gives and several nodes read be read through one Clip, in place.
+
+    GELU and SiLU, written out, read their input twice. ONNX Runtime then makes two DequantizeLinear nodes behind one
+    QuantizeLinear, which it does not turn into uint8 (see `_distinct`), and leaves the convolution in float. The Clip
+    has the ends of the range, so it changes no number.
+
+    Args:
+        model: an onnx.ModelProto of `with_qdq`.
+    """
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = Counter(name for node in model.graph.node for name in node.input)
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        name = node.output[0]
+        if node.op_type != "DequantizeLinear" or node.input[0] in constants or readers[name] < 2:
+            continue
+        node.output[0] = f"{name}_unclipped"
+        scale = onnx.numpy_helper.to_array(constants[node.input[1]])
+        ends = [onnx.numpy_helper.from_array(scale * np.float32(end), f"{name}_{end}") for end in (LOWEST, HIGHEST)]
+        model.graph.initializer.extend(ends)
+        nodes.append(
+            onnx.helper.make_node("Clip", [node.output[0], *(end.name for end in ends)], [name], f"{name}_clip")
+        )
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
