@@ -110,7 +110,8 @@ def line(row: Row) -> str:
     cells = [row["backbone"], row["head"], row["TPS"]]
     if "string_parity" in row:
         cells += [f"{row['crops']:,}", str(len(row["widths"])), f"{row['different_texts']:,}"]
-        cells += [f"{row['string_parity']:.2%}", f"{row['max_probability_difference']:.0e}"]
+        ties = f", ties: {row['ties']}" if row.get("ties") else ""
+        cells += [f"{row['string_parity']:.2%}{ties}", f"{row['max_probability_difference']:.0e}"]
     else:
         cells += ["", "", "", row["refused"], ""]
     return "| " + " | ".join(cells) + " |"
