@@ -10,7 +10,6 @@ the same machine see that it is gone. Without failure all leave together.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -44,7 +43,7 @@ def ending_together(fabric: Fabric, tell: Callable[[str], None]) -> Iterator[Non
     if fabric.world_size == 1:
         yield
         return
-    watch = _Watch(_store(), fabric.global_rank, fabric.world_size, tell)
+    watch = _Watch(fabric, tell)
     watch.start()
     try:
         yield
@@ -68,13 +67,14 @@ def _store() -> Any:
 class _Watch(threading.Thread):
     """Ends the process where another rank has failed; torch's errors of a lost store are RuntimeErrors."""
 
-    def __init__(self, store: Any, rank: int, ranks: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, fabric: Fabric, tell: Callable[[str], None]) -> None:
         super().__init__(daemon=True, name="inkmill-ranks")
-        self._store, self._rank, self._ranks, self._tell = store, rank, ranks, tell
+        self._rank, self._ranks, self._node = fabric.global_rank, fabric.world_size, str(fabric.node_rank)
+        self._store, self._tell = _store(), tell
         self._over, self._is_done = threading.Event(), False
         self._processes: dict[int, int] = {}
-        """Of the ranks on this machine, as far as they are known."""
-        store.set(f"{_PROCESS}{rank}", f"{os.getpid()} {socket.gethostname()}")
+        """Of the ranks that are known; in place of one on another machine, which cannot be seen, stands this one."""
+        self._store.set(f"{_PROCESS}{self._rank}", f"{os.getpid()} {self._node}")
 
     def run(self) -> None:
         """Look until this rank ends or another has failed."""
@@ -89,8 +89,8 @@ class _Watch(threading.Thread):
                 return str(self._store.get(_FAILED).decode())
             for rank in set(range(self._ranks)) - {self._rank, *self._processes}:
                 if self._store.check([f"{_PROCESS}{rank}"]):
-                    number, _, host = self._store.get(f"{_PROCESS}{rank}").decode().partition(" ")
-                    self._processes[rank] = int(number) if host == socket.gethostname() else os.getpid()
+                    number, _, node = self._store.get(f"{_PROCESS}{rank}").decode().partition(" ")
+                    self._processes[rank] = int(number) if node == self._node else os.getpid()
         except RuntimeError:  # rank 0 held the store
             return "" if self._is_done else self._gone(0)
         return next((self._gone(rank) for rank, process in self._processes.items() if not _is_alive(process)), "")
