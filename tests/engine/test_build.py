@@ -30,13 +30,14 @@ def test_without_tensorrt_the_verb_says_one_sentence_and_writes_no_engine(
     fresh: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_tensorrt(monkeypatch)
-    reader = shutil.copy(fresh(), tmp_path / "reader.onnx")
-    assert run(["gen_trt_engine", str(reader), f"results_dir={tmp_path}/results"]) == 2
+    trained = shutil.copy(fresh().with_suffix(".safetensors"), tmp_path)
+    assert run(["gen_trt_engine", str(trained), f"results_dir={tmp_path}/results"]) == 2
     said = capsys.readouterr().err
     assert said == (
         "inkmill: engine needs the package 'tensorrt', which is not installed: pip install 'inkmill[tensorrt-cuda13]'\n"
     )
     assert not list(tmp_path.glob("*.engine*"))
+    assert OnnxReader(tmp_path / "results" / "engine" / "reader.onnx", "cpu").card.charset == list("0123456789")
     assert "FAILURE" in (tmp_path / "results" / "engine" / "status.json").read_text("utf-8").splitlines()[-1]
 
 
