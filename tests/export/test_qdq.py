@@ -38,9 +38,13 @@ def trained(writable_captchas: Path, tmp_path_factory: pytest.TempPathFactory) -
     labels.write_text("\n".join(lines[::5][:1000]) + "\n", "utf-8")
     learn = ["train.optim.name=adamw", "dataset.batch_size=16", "dataset.workers=0", "train.device=cpu"]
     keys = [*SMALL, *learn, f"dataset.train={labels}"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a second one only waits for the first
     reader = train(load_spec(None, [*keys, "train.num_epochs=6", "train.optim.lr=3e-3", f"results_dir={folder}/float"]))
     keys += ["model.quantize=true", f"train.pretrained_model_path={reader.model}", f"results_dir={folder}/int8"]
-    return train(load_spec(None, [*keys, "train.num_epochs=1", "train.optim.lr=1e-3"])).model
+    fine_tuned = train(load_spec(None, [*keys, "train.num_epochs=1", "train.optim.lr=1e-3"]))
+    torch.set_num_threads(threads)
+    return fine_tuned.model
 
 
 @pytest.mark.slow

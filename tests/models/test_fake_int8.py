@@ -74,6 +74,13 @@ def test_a_range_follows_the_largest_magnitudes_of_training_and_stays_in_reading
         assert part.largest.equal(kept)
 
 
+def test_an_empty_batch_moves_no_range() -> None:
+    part = Range().train()
+    part.largest.fill_(2.0)
+    assert part(torch.zeros(0, 3)).shape == (0, 3)
+    assert float(part.largest) == 2
+
+
 def test_rounding_is_done_in_32_bits_whatever_comes_in() -> None:
     part = Range().eval()
     part.largest.fill_(127.0)

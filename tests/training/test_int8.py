@@ -12,11 +12,14 @@ import inkmill
 from inkmill.compress.prune import prune
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.errors import ConfigError
+from inkmill.errors import ConfigError, InkmillError
+from inkmill.models import build_recognizer
+from inkmill.models.backbones.base import Backbone
 from inkmill.models.fake_int8 import measure
 from inkmill.models.file import load_reader
 from inkmill.models.simulate import is_simulated
 from inkmill.training.checkpoint import find_latest
+from inkmill.training.int8 import fold_and_compare
 from inkmill.training.run import train
 
 MakeSpec = Callable[..., Spec]
@@ -119,3 +122,27 @@ def test_what_does_not_go_is_one_sentence(runs: Runs, small_spec: MakeSpec) -> N
         train(small_spec(f"model.quantize_model_path={runs.float_reader}"))
     with pytest.raises(ConfigError, match="is quantised: prune the reader it was made from"):
         prune(small_spec(f"prune.checkpoint={runs.int8_reader}"))
+
+
+class Odd(Backbone):
+    """A norm that is not all that reads its convolution."""
+
+    out_channels = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv2d(1, 8, 3), torch.nn.BatchNorm2d(8)
+        self.norm.bias.data.fill_(1.0)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a map."""
+        y = self.convolution(images)
+        out: torch.Tensor = self.norm(y) + y
+        return out
+
+
+def test_a_norm_that_cannot_be_folded_is_refused(small_spec: MakeSpec) -> None:
+    model = build_recognizer(small_spec().model, 11, 4).eval()
+    model.backbone = Odd().eval()
+    with pytest.raises(InkmillError, match="batch norms of backbone Tiny cannot be folded"):
+        fold_and_compare(model)

@@ -90,6 +90,8 @@ class Range(nn.Module):
 
     @torch.no_grad()
     def _look_at(self, x: Tensor, share: float) -> None:
+        if not x.numel():  # a rank whose part of a batch is empty
+            return
         most = x.amax().clamp(min=0) if self.before_relu else x.abs().amax()
         self.largest.lerp_(most.to(self.largest.dtype), share)
 
