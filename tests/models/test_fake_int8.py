@@ -51,10 +51,15 @@ def test_the_gradient_passes_within_the_range_alone() -> None:
     assert x.grad.tolist() == [0, 1, 1, 1, 1, 0]
 
 
-def test_the_gradient_lies_in_memory_as_what_was_rounded() -> None:
+def test_the_gradient_of_weights_lies_in_memory_as_they_do() -> None:
     weight = torch.ones(16, 1, 3, 3).to(memory_format=torch.channels_last).requires_grad_()
-    (gradient,) = torch.autograd.grad((fake_int8(weight, torch.tensor(1.0)) * torch.ones(16, 1, 3, 3)).sum(), weight)
+    rounded = fake_int8(weight, torch.tensor(1.0), lowest=-127)
+    (gradient,) = torch.autograd.grad((rounded * torch.ones(16, 1, 3, 3)).sum(), weight)
     assert gradient.stride() == weight.stride() == (9, 1, 3, 1)
+    one = torch.ones(1, requires_grad=True)  # activations may share memory
+    fake_int8(one.expand(4), torch.tensor(1.0)).sum().backward()
+    assert one.grad is not None
+    assert one.grad.tolist() == [4]
 
 
 def test_a_range_follows_the_largest_magnitudes_of_training_and_stays_in_reading() -> None:

@@ -45,14 +45,14 @@ class _Rounding(torch.autograd.Function):
         steps = (x / scale).round()
         inside = steps.clamp(lowest, highest)
         ctx.save_for_backward(steps == inside)
-        ctx.layout = x.stride()
+        ctx.layout = x.stride() if lowest == -HIGHEST else None
         return inside * scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (inside,) = ctx.saved_tensors
         gradient = gradients[0] * inside
-        if gradient.stride() != ctx.layout:  # DDP wants gradients to lie in memory as the weights do
+        if ctx.layout not in (None, gradient.stride()):  # DDP wants gradients to lie in memory as the weights do
             gradient = torch.empty_strided(
                 gradient.shape, ctx.layout, dtype=gradient.dtype, device=gradient.device
             ).copy_(gradient)
