@@ -89,6 +89,25 @@ def test_a_rank_that_fails_ends_the_other_and_one_sentence_names_it(
 
 
 @pytest.mark.slow
+def test_results_that_cannot_be_written_end_the_other_rank_too(
+    few_captchas: Path, tmp_path: Path, small_settings: list[str]
+) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder", "utf-8")
+    port = free_port()
+    ranks = [
+        started(rank, port, str(few_captchas), f"results_dir={tmp_path}/taken", *small_settings) for rank in (0, 1)
+    ]
+    try:
+        said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            ended(rank)
+    assert [rank.returncode for rank in ranks] == [2, 2], said
+    assert [text.count("inkmill:") for text in said] == [1, 0]
+    assert "Traceback" not in "".join(said)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_was_killed_ends_the_other(
     killed: int, few_captchas: Path, tmp_path: Path, small_settings: list[str]

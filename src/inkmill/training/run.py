@@ -76,10 +76,8 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
     if not fabric.is_global_zero:
         with ending_together(fabric, lambda sentence: None):
             return _train(spec, fabric, None, console, "")
-    with (
-        open_results(spec, "train") as results,
-        ending_together(fabric, lambda sentence: results.status("FAILURE", sentence)),
-    ):
+    results = open_results(spec, "train")
+    with ending_together(fabric, lambda sentence: results.status("FAILURE", sentence)), results:
         return _train(spec, fabric, results, console, note)
 
 
