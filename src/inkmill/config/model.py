@@ -40,8 +40,8 @@ class ModelSpec(Section):
     prediction: Literal["CTC", "Attn", "Slots"] = "CTC"
     """The head: CTC, attention, or a fixed number of character slots (captchas of known length)."""
     quantize: bool = False
-    """Fine-tune a trained reader with simulated int8 (quantisation-aware training); see docs/quantize.md. It starts from
-    train.pretrained_model_path."""
+    """Fine-tune a trained reader with simulated int8 (quantisation-aware training); see docs/quantize.md. It starts
+    from train.pretrained_model_path."""
     input_width: int = Field(100, ge=8, le=8192)
     """Width of the input in pixels; with input_fit=height the largest width."""
     input_height: int = Field(32, ge=8, le=1024)
