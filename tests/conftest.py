@@ -12,6 +12,14 @@ import pytest
 # Started in the background, a shell hands down "ignore Ctrl-C", which the children under test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave slow tests out of coverage: noting which lines run makes torch's exporter two and a half times as slow."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.no_cover)
+
+
 CAPTCHAS = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 
 
