@@ -8,7 +8,7 @@ demo: .venv/demo          ## train on real captchas, score on held-out ones, rea
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: check               ## every check and every test
-	$(BIN)/python -m pytest --cov --cov-report=term tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term tests
 
 check: .venv/ready        ## style, types, who-may-import-whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
