@@ -23,6 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 CAPTCHAS = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread: on a busy machine a second one only waits for the first."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def captchas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of real captchas (labels.tsv, images/) that the project carries; only to be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,8 @@ SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: on a busy machine a second one only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """Every test here."""
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,25 @@ def test_threads_share_one_reader(folder: Path, images: list[Path]) -> None:
     assert "the CPU" in reader.runs_on
 
 
+def test_it_starts_no_more_threads_than_it_may_use_cores(folder: Path) -> None:
+    # By itself ONNX Runtime would start one for each core of the machine, and all would share the one that is allowed.
+    script = (
+        "import os, sys\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "import numpy, cv2, onnxruntime\n"
+        "from inkmill.runtime import Reader\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "reader = Reader(sys.argv[1], 'cpu')\n"
+        "print(reader.runs_on, len(os.listdir('/proc/self/task')) - before, sep='|')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, folder / "reader.onnx"], capture_output=True, text=True, check=True
+    )
+    runs_on, started = ended.stdout.strip().split("|")
+    assert runs_on.endswith("the CPU, 1 threads")
+    assert int(started) == 0
+
+
 @pytest.mark.parametrize("options", [{"beam_width": 6}, {"words": ["123", "77", "4049"]}], ids=["beam", "lexicon"])
 def test_a_beam_and_a_lexicon_read_as_torch_does(folder: Path, images: list[Path], options: dict[str, object]) -> None:
     ours = inkmill.load(folder / "reader.safetensors", "cpu", **options).read(images)  # type: ignore[arg-type]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
@@ -24,15 +23,6 @@ SMALL = [
     "train.optim.name=adamw",
     "train.optim.lr=2e-3",
 ]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Two threads that share a busy core wait for one another for longer than anything here takes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -132,18 +132,18 @@ def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precisi
 
 def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path) -> None:
     if not parity.holds(precision):
+        ties = f", {parity.ties:,} differ at a tie of two classes" if parity.ties else ""
         raise InkmillError(
             f"{checkpoint}: the exported graph does not read what torch reads ({parity.equal:,} of {parity.crops:,} "
-            f"texts are equal, probabilities differ by up to {parity.difference:.3f}); no model was written, "
+            f"texts are equal{ties}, probabilities differ by up to {parity.difference:.3f}); no model was written, "
             + _ADVICE[precision]
         )
 
 
 def _told(path: Path, parity: Parity, pictures: Pictures) -> str:
     lost = f" ({pictures.unreadable:,} could not be decoded)" if pictures.unreadable else ""
-    ties = f" but for {parity.ties:,} ties" if parity.ties else ""
     return (
         f"{path}: {path.stat().st_size / 2**20:.1f} MiB; of {parity.crops:,} pictures of {len(pictures.widths)} widths"
-        f"{lost} it reads {parity.equal:,} as torch does{ties}, probabilities within {parity.difference:.0e} "
+        f"{lost} it reads {parity.equal:,} as torch does, probabilities within {parity.difference:.0e} "
         f"({pictures.origin})"
     )

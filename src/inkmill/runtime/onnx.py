@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
+from inkmill.machine import cores
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.onnx_file import MAX_BYTES, read_outline
 from inkmill.runtime.reader import BaseReader
@@ -37,7 +38,7 @@ class OnnxReader(BaseReader):
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
         beam_width: of CTC's prefix beam search, which needs a file exported with export.probabilities; 1 is greedy.
         words: the only texts that may be read (a lexicon).
-        threads: of one batch on the CPU; by default as many as there are cores.
+        threads: of one batch on the CPU; by default as many as there are cores that this process may use.
 
     Raises:
         ModelFileError: missing, damaged, encrypted with another key, or without a reader's card.
@@ -146,6 +147,9 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
         raise ConfigError(f"device={device}: this onnxruntime has no CUDA; install onnxruntime-gpu in its place")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    usable = cores()
+    if threads is None and usable < (os.cpu_count() or 1):
+        threads = usable  # by default ONNX Runtime takes all of the machine's cores
     options.intra_op_num_threads = threads or 0
     # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.
     without = ["MatmulTransposeFusion"] if has_half else []
@@ -158,8 +162,7 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
         raise ConfigError(
             f"device={device}: onnxruntime could not start CUDA; look for missing CUDA or cuDNN libraries"
         )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads or cores} threads"
+    place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads or usable} threads"
     missed = "; onnxruntime-gpu could not start CUDA" if len(providers) > 1 and not on_gpu else ""
     return session, f"ONNX Runtime {onnxruntime.__version__} on {place}{missed}"
 

@@ -60,16 +60,19 @@ def change_images(
     else:
         pixels = images[index].float()
     if "blur" in columns:
+        # What goes through memory is half as large on a GPU; the error, an eighth of a shade, is lost in rounding.
+        pixels = pixels.to(torch.float16 if pixels.is_cuda else torch.float32)
         pixels = _on_rows(pixels, blur_rows, part("blur"), lambda p, sigma: _blur(p, sigma, layout.blur_radius))
     if "colour" in columns:
-        pixels = _colour(pixels, part("colour", 3, 4)).clamp(0, 255)
+        pixels = _colour(pixels.float(), part("colour", 3, 4)).clamp(0, 255)
     if "noise" in columns:
-        pixels = _noise(pixels, part("noise", 2), ring).clamp(0, 255)
+        pixels = _noise(pixels.float(), part("noise", 2), ring).clamp(0, 255)
+    pixels = pixels.clamp(0, 255).round().to(torch.uint8)
     if "jpeg" in columns:
         pixels = _on_rows(pixels, jpeg_rows, part("jpeg"), lambda p, quality: _jpeg(p, quality, transform, steps))
     for number in range(layout.cutouts):
         pixels = _cutout(pixels, part("cutouts", layout.cutouts, 5)[:, number])
-    return pixels.clamp(0, 255).round().to(torch.uint8)
+    return pixels
 
 
 @lru_cache(maxsize=8)
@@ -102,11 +105,18 @@ def block_of(needed: NDArray[np.bool_], size: int) -> NDArray[np.int64] | None:
 def _on_rows(
     pixels: Tensor, rows: Tensor | None, numbers: Tensor, change: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
+    """Change some rows, all for None.
+
+    Both are read by whatever comes next, each row from where it lies: putting them together here would copy the batch.
+    """
     if rows is None:
         return change(pixels, numbers)
     if not len(rows):
         return pixels
-    return pixels.index_copy(0, rows, change(pixels[rows], numbers[rows]))
+    changed = change(pixels[rows], numbers[rows])
+    place = torch.full((len(pixels),), -1, device=pixels.device)
+    place = place.index_copy(0, rows, torch.arange(len(rows), device=pixels.device))
+    return torch.where((place >= 0)[:, None, None, None], changed[place.clamp(min=0)], pixels)
 
 
 def _warp(images: Tensor, index: Tensor, space: Tensor, waves: Tensor | None) -> Tensor:
@@ -138,14 +148,12 @@ def _warp(images: Tensor, index: Tensor, space: Tensor, waves: Tensor | None) ->
 
 def _blur(pixels: Tensor, sigma: Tensor, radius: int) -> Tensor:
     batch, height, width, channels = pixels.shape
-    # Half precision halves the traffic and uses the tensor cores; its error, an eighth of a shade, is lost in rounding.
-    precision = torch.float16 if pixels.is_cuda else torch.float32
-    across = _band_matrix(sigma, width, radius).to(precision)
-    down = _band_matrix(sigma, height, radius).to(precision)
-    sideways = pixels.to(precision).permute(0, 2, 1, 3).reshape(batch, width, height * channels)
+    across = _band_matrix(sigma, width, radius).to(pixels.dtype)
+    down = _band_matrix(sigma, height, radius).to(pixels.dtype)
+    sideways = pixels.permute(0, 2, 1, 3).reshape(batch, width, height * channels)
     sideways = torch.bmm(across, sideways).reshape(batch, width, height, channels)
     upright = sideways.permute(0, 2, 1, 3).reshape(batch, height, width * channels)
-    return torch.bmm(down, upright).reshape(batch, height, width, channels).float()
+    return torch.bmm(down, upright).reshape(batch, height, width, channels)
 
 
 def _band_matrix(sigma: Tensor, size: int, radius: int) -> Tensor:
@@ -187,9 +195,9 @@ def _cutout(pixels: Tensor, rectangle: Tensor) -> Tensor:
     x = torch.arange(pixels.shape[2], device=pixels.device)[None, None, :]
     y = torch.arange(pixels.shape[1], device=pixels.device)[None, :, None]
     inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
-    return torch.where(inside[..., None], shade[..., None].round(), pixels)
+    return torch.where(inside[..., None], shade[..., None].round().to(torch.uint8), pixels)
 
 
 def _jpeg(pixels: Tensor, quality: Tensor, transform: Tensor, steps: Tensor) -> Tensor:
-    marked = jpeg_marks(pixels.round(), quality, transform, steps)
+    marked = jpeg_marks(pixels.float(), quality, transform, steps).round().to(torch.uint8)
     return torch.where((quality > 0)[:, None, None, None], marked, pixels)

@@ -37,7 +37,7 @@ class RecordedPass:
                 run(*self._inputs)
         before.wait_stream(aside)
         # Other threads, such as a loader's, go on using the GPU meanwhile.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(device), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._output = run(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ the batches that were on their way by itself, finds the sample, and does what th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from functools import cached_property
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from inkmill.data.loaders.dali_workers import WorkerFeeders
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
+from inkmill.machine import cores
 
 
 class DaliLoader(Loader):
@@ -70,7 +70,7 @@ class DaliLoader(Loader):
         super().__init__(plan)
         self.on_device = device_id is not None
         kept = self._store is not None
-        threads = threads or _cores()
+        threads = threads or cores()
         self._placement = Placement("host" if kept else decode, augment, device_id, threads)
         self._reader = DaliReader(plan) if reader == "dali" else None
         blocked = shared.allocate(len(plan.source))
@@ -179,10 +179,6 @@ class DaliLoader(Loader):
         if self._reader is None:
             return identity
         return identity | {"shuffle": f"by DALI's reader, {self.plan.shuffle}, for {self.plan.world_size} ranks"}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_placement(decode: str, augment: str, device_id: int | None) -> None:
