@@ -57,12 +57,12 @@ def waited_for_core() -> float | None:
 
 
 def busy_core_seconds() -> float | None:
-    """Return the seconds of CPU time that all programs of the machine took since it started; None: not told here."""
-    first = (_text(Path("/proc/stat")) or "").split("\n", 1)[0].split()
-    if len(first) < 5 or first[0] != "cpu":
-        return None
-    user, nice, system = (int(word) for word in first[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time in seconds that all programs took on the cores that this process may use; None: not told."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    lines = [line.split() for line in (_text(Path("/proc/stat")) or "").splitlines() if line.startswith("cpu")]
+    busy = {words[0]: sum(map(int, words[1:4])) for words in lines if len(words) > 4}  # user, nice, system
+    mine = [busy[name] for name in (f"cpu{number}" for number in allowed) if name in busy]
+    return sum(mine) / os.sysconf("SC_CLK_TCK") if mine else None
 
 
 def _text(path: Path) -> str | None:

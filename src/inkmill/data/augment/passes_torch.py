@@ -1,11 +1,12 @@
 """What the torch engines do to pixels, from a table's numbers on the device.
 
 Written for `torch.compile`: shapes and passes are fixed by the table's layout, so a spec needs one compilation for each
-size of batch. Without blur and JPEG everything is one kernel: each output pixel computes its place, fetches four input
-pixels, and goes through colour, noise and cut-outs in registers, so the batch is read once and written once. Blur is
-two batched matrix products (a Gaussian with repeated border is a band matrix, any sigma costs the same); JPEG is the
-8x8 cosine transform as one matrix product, with libjpeg's tables, chroma at half size as encoders do by default. Both
-run on the rows that need them, gathered into a block whose size the spec's probabilities give, so it stays the same.
+size of batch. Fetching pixels from their places, and colour and noise, are one pass each over the whole batch; on a GPU
+they are kernels of their own (passes_triton). Between them is blur: two batched matrix products (a Gaussian with
+repeated border is a band matrix, any sigma costs the same). Then JPEG: the 8x8 cosine transform as one matrix product,
+with libjpeg's tables, chroma at half size as encoders do by default. Both run on the rows that need them, gathered into
+a block whose size the spec's probabilities give, so it stays the same; whatever comes next reads each row from where it
+lies. Between the passes a pixel takes two bytes, and from colour on one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from torch import Tensor
 from inkmill.data.augment.jpeg_torch import cosine_transform, jpeg_marks, quantisation_steps
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
 from inkmill.data.augment.table import LUMA, Layout
+
+try:  # it comes with torch where there are GPUs, except on Windows
+    from inkmill.data.augment import passes_triton
+except ImportError:
+    passes_triton = None  # type: ignore[assignment]
 
 Constants = tuple[Tensor, Tensor, Tensor]
 
@@ -48,30 +54,23 @@ def change_images(
     Returns:
         uint8 (B, H, W, C).
     """
-    batch, columns = len(index), layout.columns
-    ring, transform, steps = constants
-
-    def part(name: str, *shape: int) -> Tensor:
-        return values[:, columns[name]].reshape(batch, *shape)
-
-    if "space" in columns or "waves" in columns:
-        space = part("space", 3, 3) if "space" in columns else torch.eye(3, device=images.device).expand(batch, 3, 3)
-        pixels = _warp(images, index, space, part("waves", layout.waves, 5) if "waves" in columns else None)
-    else:
-        pixels = images[index].float()
+    columns, (ring, transform, steps) = layout.columns, constants
+    values = values.contiguous()
+    kernels = passes_triton if images.is_cuda else None
+    warp, shade = (kernels.warp, kernels.shade) if kernels else (_warp, _shade)
+    pixels = warp(images, index, values, layout) if "space" in columns or "waves" in columns else images[index]
+    blurred, place = None, None
     if "blur" in columns:
-        # What goes through memory is half as large on a GPU; the error, an eighth of a shade, is lost in rounding.
-        pixels = pixels.to(torch.float16 if pixels.is_cuda else torch.float32)
-        pixels = _on_rows(pixels, blur_rows, part("blur"), lambda p, sigma: _blur(p, sigma, layout.blur_radius))
-    if "colour" in columns:
-        pixels = _colour(pixels.float(), part("colour", 3, 4)).clamp(0, 255)
-    if "noise" in columns:
-        pixels = _noise(pixels.float(), part("noise", 2), ring).clamp(0, 255)
-    pixels = pixels.clamp(0, 255).round().to(torch.uint8)
+        pixels = pixels.to(torch.float16 if images.is_cuda else torch.float32)
+        sigmas = values[:, columns["blur"]][:, 0]
+        blurred, place = _on_rows(pixels, blur_rows, sigmas, lambda p, sigma: _blur(p, sigma, layout.blur_radius))
+    pixels = shade(pixels, blurred, place, values, ring, layout)
     if "jpeg" in columns:
-        pixels = _on_rows(pixels, jpeg_rows, part("jpeg"), lambda p, quality: _jpeg(p, quality, transform, steps))
+        qualities = values[:, columns["jpeg"]][:, 0]
+        changed = _on_rows(pixels, jpeg_rows, qualities, lambda p, quality: _jpeg(p, quality, transform, steps))
+        pixels = _merged(pixels, *changed)
     for number in range(layout.cutouts):
-        pixels = _cutout(pixels, part("cutouts", layout.cutouts, 5)[:, number])
+        pixels = _cutout(pixels, values[:, columns["cutouts"]].reshape(-1, layout.cutouts, 5)[:, number])
     return pixels
 
 
@@ -104,38 +103,44 @@ def block_of(needed: NDArray[np.bool_], size: int) -> NDArray[np.int64] | None:
 
 def _on_rows(
     pixels: Tensor, rows: Tensor | None, numbers: Tensor, change: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Change some rows, all for None.
+) -> tuple[Tensor | None, Tensor | None]:
+    """Change some rows, all for None; return them, and for each row of the batch where it lies in them (-1: nowhere).
 
-    Both are read by whatever comes next, each row from where it lies: putting them together here would copy the batch.
+    They are not put back: that would copy the batch.
     """
     if rows is None:
-        return change(pixels, numbers)
+        rows = torch.arange(len(pixels), device=pixels.device)
     if not len(rows):
-        return pixels
-    changed = change(pixels[rows], numbers[rows])
+        return None, None
     place = torch.full((len(pixels),), -1, device=pixels.device)
     place = place.index_copy(0, rows, torch.arange(len(rows), device=pixels.device))
+    return change(pixels[rows], numbers[rows]), place
+
+
+def _merged(pixels: Tensor, changed: Tensor | None, place: Tensor | None) -> Tensor:
+    if changed is None or place is None:
+        return pixels
     return torch.where((place >= 0)[:, None, None, None], changed[place.clamp(min=0)], pixels)
 
 
-def _warp(images: Tensor, index: Tensor, space: Tensor, waves: Tensor | None) -> Tensor:
+def _warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tensor:
     """Fetch each output pixel from its place in the input, bilinear, borders repeated; float32 BHWC."""
-    batch, (height, width) = len(index), images.shape[1:3]
+    batch, columns, (height, width) = len(index), layout.columns, images.shape[1:3]
     x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :].expand(batch, height, width)
     y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None].expand(batch, height, width)
-    if waves is not None:
-        numbers = waves[:, :, :, None, None]
+    if "waves" in columns:
+        numbers = values[:, columns["waves"]].reshape(batch, layout.waves, 5, 1, 1)
         moved_x, moved_y = x, y
-        for k in range(waves.shape[1]):
+        for k in range(layout.waves):
             way_x, way_y, frequency_x, frequency_y, phase = numbers[:, k].unbind(1)
             swing = torch.sin(frequency_x * x + frequency_y * y + phase)
             moved_x, moved_y = moved_x + way_x * swing, moved_y + way_y * swing
         x, y = moved_x, moved_y
-    m = space.reshape(batch, 9, 1, 1).unbind(1)
-    depth = m[6] * x + m[7] * y + m[8]
-    source_x = ((m[0] * x + m[1] * y + m[2]) / depth).clamp(0, width - 1)
-    source_y = ((m[3] * x + m[4] * y + m[5]) / depth).clamp(0, height - 1)
+    if "space" in columns:
+        m = values[:, columns["space"]].reshape(batch, 9, 1, 1).unbind(1)
+        depth = m[6] * x + m[7] * y + m[8]
+        x, y = (m[0] * x + m[1] * y + m[2]) / depth, (m[3] * x + m[4] * y + m[5]) / depth
+    source_x, source_y = x.clamp(0, width - 1), y.clamp(0, height - 1)
     left, top = source_x.floor(), source_y.floor()
     right_share, low_share = (source_x - left)[..., None], (source_y - top)[..., None]
     x0, y0 = left.int(), top.int()
@@ -168,6 +173,18 @@ def _band_matrix(sigma: Tensor, size: int, radius: int) -> Tensor:
     first = torch.nn.functional.pad(weights[:, :, :radius].sum(dim=2, keepdim=True), (0, size - 1))
     last = torch.nn.functional.pad(weights[:, :, radius + size :].sum(dim=2, keepdim=True), (size - 1, 0))
     return inner + first + last
+
+
+def _shade(
+    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: Layout
+) -> Tensor:
+    """Apply colour and noise, and round; see passes_triton.shade."""
+    columns, pixels = layout.columns, _merged(pixels, blurred, place).float()
+    if "colour" in columns:
+        pixels = _colour(pixels, values[:, columns["colour"]]).clamp(0, 255)
+    if "noise" in columns:
+        pixels = _noise(pixels, values[:, columns["noise"]], ring)
+    return pixels.clamp(0, 255).round().to(torch.uint8)
 
 
 def _colour(pixels: Tensor, colour: Tensor) -> Tensor:
