@@ -17,6 +17,7 @@ from inkmill.data.augment.table import LUMA, Layout
 
 _BLOCK = 512  # pixels of a program
 _ABSENT = -1
+_RED, _GREEN, _BLUE = (float(share) for share in LUMA)
 
 
 def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tensor:
@@ -40,7 +41,7 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tenso
         out,
         height,
         width,
-        layout.size,
+        values.shape[1],
         SPACE=_start(layout, "space"),
         WAVES=_start(layout, "waves"),
         COUNT=layout.waves,
@@ -76,16 +77,16 @@ def shade(
         ring,
         out,
         height * width,
-        layout.size,
+        values.shape[1],
         REPLACED=place is not None,
         COLOUR=_start(layout, "colour"),
         NOISE=_start(layout, "noise"),
         CHANNELS=channels,
         RING=NOISE_RING,
         UNIT=NOISE_UNIT,
-        RED=float(LUMA[0]),
-        GREEN=float(LUMA[1]),
-        BLUE=float(LUMA[2]),
+        RED=_RED,
+        GREEN=_GREEN,
+        BLUE=_BLUE,
         BLOCK=_BLOCK,
     )
     return out
