@@ -78,3 +78,23 @@ def test_a_thread_that_shares_its_core_waits_for_it() -> None:
     assert busy_before is not None
     assert busy_after is not None
     assert busy_after - busy_before > 0.3
+
+
+@linux
+def test_what_others_do_on_cores_that_it_may_not_use_is_not_counted() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one core")
+    found = []
+    try:
+        for cores_of in (allowed, allowed[:1], allowed[1:]):
+            os.sched_setaffinity(0, cores_of)
+            found.append(busy_core_seconds())
+    finally:
+        os.sched_setaffinity(0, allowed)
+    every, first, rest = found
+    assert every is not None
+    assert first is not None
+    assert rest is not None
+    assert 0 < first < every
+    assert first + rest == pytest.approx(every, abs=1.0)

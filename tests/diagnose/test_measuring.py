@@ -18,7 +18,7 @@ from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
 from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
-from inkmill.diagnose.trial import changed  # noqa: E402
+from inkmill.diagnose.trial import changed, run_trial  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
@@ -74,6 +74,21 @@ def test_the_rig_trains_and_cached_batches_are_the_real_ones(spec_of: Callable[.
     rounds = for_ever(rig.cached)
     assert len({tuple(next(rounds).keys) for _ in range(20)}) == 8
     rig.close()
+
+
+def test_a_trial_goes_on_with_the_step_of_another_rig(
+    spec_of: Callable[..., Spec], captchas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of()
+    found = sampled(spec, captchas)
+    rig = Rig(spec, found.prepared, batches=1)
+    loop = rig.loop
+    rig.close()
+    before = [parameter.clone() for parameter in loop.model.parameters()]
+    monkeypatch.setattr("inkmill.diagnose.rig.build_recognizer", None)  # there is no other model
+    augmented = changed(spec, {"dataset.keep": "ram", "dataset.augmentation": {"preset": "captcha"}})
+    assert run_trial(augmented, found, 0.2, 0.1, loop=loop).mean > 0
+    assert any(not torch.equal(old, new) for old, new in zip(before, loop.model.parameters(), strict=True))
 
 
 def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..., Spec], some: Path) -> None:

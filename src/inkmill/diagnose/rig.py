@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric import Fabric
 from rich.console import Console
 
 from inkmill.config.results import results_folder
@@ -79,27 +80,33 @@ class Rig:
         spec: the resolved spec; one GPU of it is used.
         prepared: data, characters, codec.
         batches: how many are cached, at most; making them takes one core's time.
+        loop: of another rig, whose step is the same: what was compiled for it is not compiled again.
 
     Raises:
         ConfigError: the device, or the model's input, cannot be.
     """
 
-    def __init__(self, spec: Spec, prepared: Prepared, batches: int = _CACHED_BATCHES) -> None:
+    def __init__(
+        self, spec: Spec, prepared: Prepared, batches: int = _CACHED_BATCHES, loop: TrainingLoop | None = None
+    ) -> None:
         self.spec = measurable(spec)
         fabric, self.note = launch(self.spec.train)
         self.device: torch.device = fabric.device
-        settings = self.spec.model.model_copy(update={"backbone_pretrained": False})
-        model = build_recognizer(settings, prepared.codec.num_classes, self.spec.dataset.max_label_length)
         prepared = _whole_batches(prepared, self.spec.dataset.batch_size)
         plan = training_plan(self.spec, prepared, fabric, seed=0)
         if plan.fit.mode == "height" and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
         self.plan = plan
         self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep()), batches), self.device)
+        self.loop = self._new_loop(fabric, prepared) if loop is None else loop
+        self.loop.model.train()
+
+    def _new_loop(self, fabric: Fabric, prepared: Prepared) -> TrainingLoop:
+        settings = self.spec.model.model_copy(update={"backbone_pretrained": False})
+        model = build_recognizer(settings, prepared.codec.num_classes, self.spec.dataset.max_label_length)
         reporter = Reporter(Console(quiet=True), None, 1)
         folder = results_folder(self.spec, "diagnose")
-        self.loop = TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
-        self.loop.model.train()
+        return TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
 
     def repeated(self) -> Iterator[Batch]:
         """Yield one batch on the device for ever."""

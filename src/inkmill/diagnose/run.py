@@ -24,7 +24,7 @@ from inkmill.diagnose.quiet import own_core_seconds
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled, affordable, open_whole, take_sample
 from inkmill.diagnose.stages import StageTimes, measure_stages
-from inkmill.diagnose.steps import other_steps, settings_of, users_step
+from inkmill.diagnose.steps import OtherSteps, other_steps, settings_of, users_step
 from inkmill.diagnose.storage import Storage, measure_storage
 from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
@@ -154,13 +154,13 @@ class _Run:
             finally:
                 rig.close()
             self._mark("loaders alone")
-            steps, notes = self._steps(sampled, facts)
-            facts = replace(facts, steps=(*facts.steps, *steps))
-            self.notes += notes
+            others_tried = self._steps(sampled, facts)
+            facts = replace(facts, steps=(*facts.steps, *others_tried.steps))
+            self.notes += others_tried.notes
             self._mark("other steps")
             plan = make_plan(current, facts)
             auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
-            plan, measured = self._prove(sampled, facts, plan, test)
+            plan, measured = self._prove(sampled, facts, plan, test, others_tried.compiled)
             self._mark("trial")
         evidence = Evidence(
             test,
@@ -170,7 +170,7 @@ class _Run:
             self.spec.train.num_epochs,
             facts.page_cached,
             facts.on_gpu,
-            bool(steps),
+            bool(others_tried.steps),
             others,
             self._convert_command(),
         )
@@ -201,7 +201,7 @@ class _Run:
         """Run the fixed-batch test; also return how many cores other programs used meanwhile."""
         with open_warm(rig, 3 * _PASS * self.seconds) as loader:
             began, busy, own = perf_counter(), busy_core_seconds(), own_core_seconds()
-            test = fixed_batch(rig, loader, min(12.0, 0.45 * self.seconds))
+            test = fixed_batch(rig, loader, min(9.0, 0.45 * self.seconds))
             took, busy_after = perf_counter() - began, busy_core_seconds()
             own = own_core_seconds() - own
             self.notes += loader.stats.notes
@@ -247,14 +247,19 @@ class _Run:
         )
         return facts, current
 
-    def _steps(self, sampled: Sampled, facts: Facts) -> tuple[list[Any], list[str]]:
+    def _steps(self, sampled: Sampled, facts: Facts) -> OtherSteps:
         if not facts.on_gpu or self.seconds < _THOROUGH_S:
-            return [], []
+            return OtherSteps()
         self.say("trying other ways to do the step")
         return other_steps(self.spec, sampled, facts.steps[0], self.began + _STEPS_UNTIL * self.seconds)
 
-    def _prove(self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch) -> tuple[Plan, Interval]:
+    def _prove(
+        self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch, compiled: Rig | None
+    ) -> tuple[Plan, Interval]:
         """Train with the plan for a moment; a plan that does not hold is taken back."""
+        loop = compiled.loop if compiled and plan.best.settings.compile else None
+        if compiled:
+            compiled.close()  # where the plan takes its loop, that lives on
         if not facts.on_gpu and saturated(test):
             self.notes.append("nothing was tried, for on a machine that others fill it would prove nothing")
             return self._as_it_is(plan, "others fill this machine"), test.speed
@@ -266,7 +271,7 @@ class _Run:
             self.say(f"trying the plan: {' '.join(f'{key}={value}' for key, value in overrides.items())}")
         cold = not facts.page_cached and test.cold is not None
         try:
-            measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds, cold)
+            measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds, cold, loop)
         except (InkmillError, torch.OutOfMemoryError) as error:
             self.notes.append(f"the plan was taken back, for it does not run here: {error}")
             return self._as_it_is(plan, "nothing better runs here"), test.speed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 from time import monotonic, process_time
 from typing import Any
@@ -16,8 +17,8 @@ from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
 from inkmill.machine import cores
 
-COMPILE_S = 32.0
-"""A compiled backbone is tried where so much time is left: TAO's ResNet takes about 30 s on 16 cores."""
+COMPILE_S = 26.0
+"""A compiled backbone is tried where so much time is left: TAO's ResNet takes about 24 s on 16 cores."""
 
 _COMPILERS = 16  # cores that compiling keeps busy; with fewer it takes longer
 
@@ -43,7 +44,22 @@ def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) ->
     return _step(current, test.repeated.mean / size, (process_time() - began) / _CPU_STEPS / size)
 
 
-def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> tuple[list[Step], list[str]]:
+@dataclass(frozen=True)
+class OtherSteps:
+    """What came of trying.
+
+    Attributes:
+        steps: those that ran.
+        notes: about those that did not.
+        compiled: the rig of the compiled one, which the trial of the plan need not compile again; to be closed.
+    """
+
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    compiled: Rig | None = None
+
+
+def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> OtherSteps:
     """Try other ways to do the step on a GPU, one after the other, each built on the best so far.
 
     Args:
@@ -51,9 +67,6 @@ def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> tupl
         sampled: the data.
         users: the step of the user's settings.
         until: `time.monotonic` when nothing new may begin.
-
-    Returns:
-        Those that ran, and notes about those that did not.
     """
     trials = _Trials(spec, sampled, until)
     best = users
@@ -71,7 +84,7 @@ def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> tupl
             trials.better(best, compile=True)
         else:
             trials.notes.append("train.compile=true was not tried: compiling takes longer than the time that was left")
-    return trials.steps, trials.notes
+    return OtherSteps(tuple(trials.steps), tuple(trials.notes), trials.compiled)
 
 
 class _Trials:
@@ -80,6 +93,7 @@ class _Trials:
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.memory = 0  # the peak of the last trial, in bytes
+        self.compiled: Rig | None = None
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
@@ -118,9 +132,11 @@ class _Trials:
                 seconds = median(rig.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
                 size = spec.dataset.batch_size
+                self.compiled = rig if spec.train.compile and not self.spec.train.compile else None
                 return _step(settings_of(spec, rig), seconds / size, issue_s / size)
             finally:
-                rig.close()
+                if rig is not self.compiled:
+                    rig.close()
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.notes.append(f"dataset.batch_size={spec.dataset.batch_size} does not fit the GPU's memory")

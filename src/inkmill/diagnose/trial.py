@@ -15,6 +15,7 @@ from inkmill.diagnose.cold import drop
 from inkmill.diagnose.rig import Rig, for_ever
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
+from inkmill.training.loop import TrainingLoop
 
 _WARM_STEPS = 3
 
@@ -41,7 +42,14 @@ def open_warm(rig: Rig, seconds: float) -> DeviceLoader:
         raise
 
 
-def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float, cold: bool = False) -> Interval:
+def run_trial(
+    spec: Spec,
+    sampled: Sampled,
+    seconds: float,
+    warm_s: float,
+    cold: bool = False,
+    loop: TrainingLoop | None = None,
+) -> Interval:
     """Train for about `seconds`, after at most `warm_s` of filling what is kept, and return the images a second.
 
     Args:
@@ -49,11 +57,12 @@ def run_trial(spec: Spec, sampled: Sampled, seconds: float, warm_s: float, cold:
         sampled: stands for the whole set.
         seconds, warm_s: see above.
         cold: read from the disk in every epoch, as a set does that is larger than the page cache.
+        loop: see Rig.
 
     Raises:
         InkmillError: these settings cannot run here.
     """
-    rig = Rig(spec, sampled.prepared, batches=1)
+    rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
     try:
         with open_warm(rig, warm_s) as loader:
             cold = cold and spec.dataset.keep == "none"
