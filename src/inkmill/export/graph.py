@@ -7,6 +7,7 @@ any width, and what torch's exporter finds fixed to one is refused, never narrow
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ MAX_BATCH = 65536
 
 _BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
 _SIDES = {2: "height", 3: "width"}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _Best(nn.Module):
@@ -128,7 +130,7 @@ def _exported(
     module: nn.Module, model: Recognizer, given: str, found: list[str], example: Tensor, free: dict[int, Any]
 ) -> Any:
     """Return a module as an `onnx.ModelProto`; `model` is what an error is about."""
-    with _quiet(), torch.no_grad():
+    with _quiet(), _lstm_of_any_length(), torch.no_grad():
         try:
             program = torch.onnx.export(
                 module.eval(),
@@ -167,13 +169,38 @@ def _free(model: Recognizer) -> dict[int, Any]:
 
 
 def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = _reason(error)
     if spec.input_fit == "height":
         return ConfigError(
             f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_fit=pad, "
             "or take a backbone of inkmill's own"
         )
     return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of the innermost cause: the exporter's own speaks to its developers, in colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = (line.strip() for line in _COLOURS.sub("", str(error)).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+@contextmanager
+def _lstm_of_any_length() -> Iterator[None]:
+    """Let torch's exporter follow an LSTM over a free number of steps; the graph gets an LSTM node either way.
+
+    To learn the shapes that an LSTM gives, torch unrolls it step by step, which needs to know how many there are.
+    Newer torch puts a loop in its place while it exports (PyTorch's pull requests 184872 and 193192); torch 2.11 has
+    that loop, and leaves it to the caller. Put in place twice it does no harm; a torch without it here needs no help.
+    """
+    try:
+        from torch.export._patches import register_lstm_while_loop_decomposition
+    except ImportError:
+        yield
+        return
+    with register_lstm_while_loop_decomposition():
+        yield
 
 
 @contextmanager
