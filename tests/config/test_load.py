@@ -75,6 +75,22 @@ def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:
     assert (spec.train.optim.lr, spec.train.optim.name) == (0.5, "adamw")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "rate"),
+    [
+        (["train.optim.name=adamw"], 1e-3),
+        (["train.optim.name=adam"], 1e-3),
+        (["train.optim.name=adadelta"], 1.0),
+        (["train.optim.name=adam", "train.optim.lr=1.0"], 1.0),
+    ],
+)
+def test_each_optimiser_has_a_learning_rate_of_its_own(overrides: list[str], rate: float) -> None:
+    spec = load_spec(None, overrides)
+    assert spec.train.optim.lr == rate
+    spec.train.optim.momentum = 0.8  # later assignments leave it
+    assert spec.train.optim.lr == rate
+
+
 def test_overrides_are_typed_as_yaml_and_text_stays_text() -> None:
     spec = load_spec(
         None,

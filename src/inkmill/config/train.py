@@ -30,7 +30,7 @@ class OptimSpec(Section):
     name: Literal["adadelta", "adam", "adamw"] = "adadelta"
     """The optimiser."""
     lr: float = Field(1.0, gt=0)
-    """Learning rate after warm-up; 1.0 suits adadelta, 1e-3 adam and adamw."""
+    """Learning rate after warm-up. Where none is named, adam and adamw take 0.001: 1.0 is adadelta's."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """beta1 of adam and adamw, rho of adadelta is 0.95 whatever this says."""
     weight_decay: float = Field(0.0, ge=0)
@@ -49,6 +49,13 @@ class OptimSpec(Section):
     """multistep: epochs after which the rate falls."""
     lr_decay: float = Field(0.1, gt=0, lt=1)
     """multistep and plateau: factor of each fall."""
+
+    @model_validator(mode="after")
+    def _rate_of_its_own(self) -> OptimSpec:
+        if "lr" not in self.model_fields_set:
+            # Past validate_assignment, which would end up here again.
+            self.__dict__["lr"] = 1.0 if self.name == "adadelta" else 1e-3
+        return self
 
 
 class CudnnSpec(Section):

@@ -81,6 +81,7 @@ def agree(model: Recognizer) -> None:
         elif isinstance(part, nn.LSTM):
             part.input_size = part.get_parameter("weight_ih_l0").shape[1]
             part.hidden_size = part.get_parameter("weight_hh_l0").shape[1]
+            part.flatten_parameters()  # or cuDNN would do it at every step
         elif isinstance(part, nn.LSTMCell):
             part.input_size, part.hidden_size = part.weight_ih.shape[1], part.weight_hh.shape[1]
     name, axis = next(iter(feature_axes(model).items()))
