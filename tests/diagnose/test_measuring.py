@@ -7,15 +7,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from inkmill.bench.slow_disk import SlowDisk  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
+from inkmill.data.loaders import LoadPlan  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
+from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
 from inkmill.diagnose.trial import changed, run_trial  # noqa: E402
@@ -89,6 +93,29 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
     augmented = changed(spec, {"dataset.keep": "ram", "dataset.augmentation": {"preset": "captcha"}})
     assert run_trial(augmented, found, 0.2, 0.1, loop=loop).mean > 0
     assert any(not torch.equal(old, new) for old, new in zip(before, loop.model.parameters(), strict=True))
+
+
+def test_how_workers_slow_each_other_down_is_measured_warm(
+    spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = Subset(open_source(SourceSpec(path=str(captchas))), range(200))
+    disk = SlowDisk(some, 1e-4, tmp_path / "flags.npy")
+    read: list[float] = []
+
+    def measure(plan: LoadPlan, *given: object) -> float:
+        source, rows = plan.source, np.arange(len(plan.source))
+        while source is not disk:
+            assert isinstance(source, Subset)
+            source, rows = source.source, source.indices[rows]
+        read.append(float(np.load(tmp_path / "flags.npy")[rows].mean()))
+        return 0.9
+
+    monkeypatch.setattr("inkmill.diagnose.run.measure_efficiency", measure)
+    monkeypatch.setattr("inkmill.diagnose.run._THOROUGH_S", 0)
+    # What the cold test drops is more than what it reads again, as with one file of very many samples.
+    monkeypatch.setattr("inkmill.diagnose.fixed_batch._Test._rows_of_a_window", lambda self: [0])
+    diagnose(spec_of("dataset.workers=1"), lambda line: None, source=disk, seconds=2)
+    assert read == [1.0]  # else waiting for the disk would count as being slowed down
 
 
 def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..., Spec], some: Path) -> None:

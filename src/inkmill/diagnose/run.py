@@ -220,6 +220,7 @@ class _Run:
         step = users_step(rig, test, current, stages)
         efficiency, dali = _USUAL_EFFICIENCY, dict[str, float]()
         if self.seconds >= _THOROUGH_S:
+            read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
             efficiency = measure_efficiency(plan, stages, 1.5)
             dali, notes = measure_dali(rig, 1.5)
             self.notes += notes

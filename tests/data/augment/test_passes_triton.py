@@ -43,7 +43,8 @@ def largest_differences(ops, shape):
     augmentation, (batch, height, width, channels) = Augmentation(ops), shape
     layout = augmentation.layout
     generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (batch + 3, height, width, channels), generator=generator, dtype=torch.uint8)
+    images = torch.randint(0, 256, (batch + 3, channels, height, width), generator=generator, dtype=torch.uint8)
+    images = images.permute(0, 2, 3, 1)  # their memory is in another order, as someone's own tensors may be
     index = torch.randperm(batch + 3, generator=generator)[:batch]
     values = torch.from_numpy(augmentation.draw(3, 2, np.arange(batch), height, width).values)
     ring = constants_on(torch.device("cpu"))[0]

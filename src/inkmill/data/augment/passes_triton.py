@@ -33,6 +33,7 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tenso
         float16 (B, H, W, C): within an eighth of a shade.
     """
     _, height, width, channels = images.shape
+    images = images.contiguous()
     out = torch.empty((len(index), height, width, channels), dtype=torch.float16, device=images.device)
     _warp[(len(index), triton.cdiv(height * width, _BLOCK))](
         images,
@@ -68,7 +69,8 @@ def shade(
         uint8 (B, H, W, C).
     """
     batch, height, width, channels = pixels.shape
-    out = torch.empty(pixels.shape, dtype=torch.uint8, device=pixels.device)
+    pixels, blurred = pixels.contiguous(), None if blurred is None else blurred.contiguous()
+    out = torch.empty((batch, height, width, channels), dtype=torch.uint8, device=pixels.device)
     _shade[(batch, triton.cdiv(height * width, _BLOCK))](
         pixels,
         pixels if blurred is None else blurred,
