@@ -6,7 +6,8 @@ device holds all pictures, `augment_torch` also draws there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
     def run(images: Tensor, packed: Tensor) -> Tensor:
         return _engine(layout, compiled)(images, *pieces(packed), constants_on(images.device))
 
-    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
+    with passes_on(images.device):
         if not (compiled and images.is_cuda):
             return run(images, packed.to(images.device, non_blocking=True))
         key = (layout, images.shape, images.device, packed.shape)
@@ -71,6 +72,14 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
         if recorded is None:
             recorded = _recorded[key] = RecordedPass(run, (images, packed), images.device)
         return recorded(images, packed)
+
+
+@contextmanager
+def passes_on(device: torch.device) -> Iterator[None]:
+    """What passes run in: no gradients, room for their compilations, and their device current, for Triton's kernels."""
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS), current:
+        yield
 
 
 def choose_rows(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inkmill.data.augment import spec as ops
-from inkmill.data.augment.apply_torch import MAX_COMPILATIONS, choose_rows, packed_for
+from inkmill.data.augment.apply_torch import choose_rows, packed_for, passes_on
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.passes_torch import Constants, change_images, constants_on
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states
@@ -73,7 +73,7 @@ class HeldAugmenter:
         needed = self._needed(keyed_states(key, index.astype(np.uint64)), count)
         compiled, blocks = choose_rows(needed, layout, len(index), self._compiled)
         packed, pieces = packed_for([key.view(np.int64), index, *blocks], np.int64, self._images.device)
-        with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
+        with passes_on(self._images.device):
             if compiled and self._images.is_cuda:
                 return self._replayed(packed, pieces)[:count]
             run: _Pass = self._fast if compiled else self._run
