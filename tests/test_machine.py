@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inkmill import machine
-from inkmill.machine import busy_core_seconds, cores, memory_left, waited_for_core
+from inkmill.machine import busy_core_seconds, cores, memory_left, physical_cores, waited_for_core
 
 linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="reads Linux's /proc")
 
@@ -78,6 +78,19 @@ def test_a_thread_that_shares_its_core_waits_for_it() -> None:
     assert busy_before is not None
     assert busy_after is not None
     assert busy_after - busy_before > 0.3
+
+
+@linux
+def test_two_threads_of_a_core_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert 1 <= physical_cores() <= cores()
+    for number in allowed:
+        (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{number}" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    monkeypatch.setattr(machine, "_CPUS", tmp_path)
+    assert physical_cores() == 1
+    monkeypatch.setattr(machine, "_CPUS", tmp_path / "not told")
+    assert physical_cores() == cores()
 
 
 @linux

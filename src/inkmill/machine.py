@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 def cores() -> int:
@@ -17,6 +18,13 @@ def cores() -> int:
         if quota > 0 and period > 0:
             return min(allowed, max(1, round(quota / period)))
     return allowed
+
+
+def physical_cores() -> int:
+    """Return how many of the cores that this process may use are no second threads of another; `cores()` at most."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    siblings = {_text(_CPUS / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
+    return min(cores(), len(siblings)) if siblings and None not in siblings else cores()
 
 
 def _quotas() -> list[tuple[int, int]]:

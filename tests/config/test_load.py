@@ -82,9 +82,11 @@ def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:
         (["train.optim.name=adam"], 1e-3),
         (["train.optim.name=adadelta"], 1.0),
         (["train.optim.name=adam", "train.optim.lr=1.0"], 1.0),
+        (["train.optim.name=adamw", "train.num_epochs=3"], 1e-3),
     ],
 )
 def test_each_optimiser_has_a_learning_rate_of_its_own(overrides: list[str], rate: float) -> None:
+    assert load_spec("tao", overrides).train.optim.lr == rate
     spec = load_spec(None, overrides)
     assert spec.train.optim.lr == rate
     spec.train.optim.momentum = 0.8  # later assignments leave it

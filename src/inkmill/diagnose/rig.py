@@ -98,7 +98,11 @@ class Rig:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
         self.plan = plan
         self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep()), batches), self.device)
-        self.loop = self._new_loop(fabric, prepared) if loop is None else loop
+        try:
+            self.loop = self._new_loop(fabric, prepared) if loop is None else loop
+        except BaseException:
+            self.cached.close()
+            raise
         self.loop.model.train()
 
     def _new_loop(self, fabric: Fabric, prepared: Prepared) -> TrainingLoop:

@@ -31,6 +31,7 @@ from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
 from inkmill.errors import InkmillError
 from inkmill.machine import busy_core_seconds, cores, memory_left
+from inkmill.training.loop import TrainingLoop
 
 Say = Callable[[str], None]
 
@@ -154,13 +155,16 @@ class _Run:
             finally:
                 rig.close()
             self._mark("loaders alone")
-            others_tried = self._steps(sampled, facts)
-            facts = replace(facts, steps=(*facts.steps, *others_tried.steps))
-            self.notes += others_tried.notes
+            tried = self._steps(sampled, facts)
+            other_steps_ran = bool(tried.steps)
+            facts = replace(facts, steps=(*facts.steps, *tried.steps))
+            self.notes += tried.notes
             self._mark("other steps")
             plan = make_plan(current, facts)
             auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
-            plan, measured = self._prove(sampled, facts, plan, test, others_tried.compiled)
+            loop = tried.compiled if plan.best.settings.compile else None
+            del tried  # a compiled step that is not in the plan gives the GPU's memory back
+            plan, measured = self._prove(sampled, facts, plan, test, loop)
             self._mark("trial")
         evidence = Evidence(
             test,
@@ -170,7 +174,7 @@ class _Run:
             self.spec.train.num_epochs,
             facts.page_cached,
             facts.on_gpu,
-            bool(others_tried.steps),
+            other_steps_ran,
             others,
             self._convert_command(),
         )
@@ -255,12 +259,9 @@ class _Run:
         return other_steps(self.spec, sampled, facts.steps[0], self.began + _STEPS_UNTIL * self.seconds)
 
     def _prove(
-        self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch, compiled: Rig | None
+        self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch, loop: TrainingLoop | None
     ) -> tuple[Plan, Interval]:
         """Train with the plan for a moment; a plan that does not hold is taken back."""
-        loop = compiled.loop if compiled and plan.best.settings.compile else None
-        if compiled:
-            compiled.close()  # where the plan takes its loop, that lives on
         if not facts.on_gpu and saturated(test):
             self.notes.append("nothing was tried, for on a machine that others fill it would prove nothing")
             return self._as_it_is(plan, "others fill this machine"), test.speed

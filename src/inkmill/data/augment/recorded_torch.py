@@ -37,7 +37,8 @@ class RecordedPass:
                 run(*self._inputs)
         before.wait_stream(aside)
         # Other threads, such as a loader's, go on using the GPU meanwhile.
-        with torch.cuda.device(device), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        # The stream is named, for torch's own is of the device that the first graph of the process was made on.
+        with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
             self._output = run(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
