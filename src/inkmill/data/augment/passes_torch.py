@@ -64,7 +64,7 @@ def change_images(
         pixels = pixels.to(torch.float16 if images.is_cuda else torch.float32)
         sigmas = values[:, columns["blur"]][:, 0]
         blurred, place = _on_rows(pixels, blur_rows, sigmas, lambda p, sigma: _blur(p, sigma, layout.blur_radius))
-    if not (pixels.dtype == torch.uint8 and columns.keys().isdisjoint(("colour", "noise"))):
+    if pixels.dtype != torch.uint8 or "colour" in columns or "noise" in columns:
         pixels = shade(pixels, blurred, place, values, ring, layout)
     if "jpeg" in columns:
         qualities = values[:, columns["jpeg"]][:, 0]

@@ -110,11 +110,11 @@ def _warp(  # type: ignore[no-untyped-def]
     height,
     width,
     size,
-    SPACE: tl.constexpr,  # noqa: N803 - Triton's constants are written so
-    WAVES: tl.constexpr,  # noqa: N803
-    COUNT: tl.constexpr,  # noqa: N803
-    CHANNELS: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
+    SPACE: tl.constexpr,
+    WAVES: tl.constexpr,
+    COUNT: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -163,16 +163,16 @@ def _shade(  # type: ignore[no-untyped-def]
     out,
     count,
     size,
-    REPLACED: tl.constexpr,  # noqa: N803
-    COLOUR: tl.constexpr,  # noqa: N803
-    NOISE: tl.constexpr,  # noqa: N803
-    CHANNELS: tl.constexpr,  # noqa: N803
-    RING: tl.constexpr,  # noqa: N803
-    UNIT: tl.constexpr,  # noqa: N803
-    RED: tl.constexpr,  # noqa: N803
-    GREEN: tl.constexpr,  # noqa: N803
-    BLUE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
+    REPLACED: tl.constexpr,
+    COLOUR: tl.constexpr,
+    NOISE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RING: tl.constexpr,
+    UNIT: tl.constexpr,
+    RED: tl.constexpr,
+    GREEN: tl.constexpr,
+    BLUE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -217,10 +217,10 @@ def _finish(  # type: ignore[no-untyped-def]
     there,
     to,
     c,
-    NOISE: tl.constexpr,  # noqa: N803
-    CHANNELS: tl.constexpr,  # noqa: N803
-    RING: tl.constexpr,  # noqa: N803
-    UNIT: tl.constexpr,  # noqa: N803
+    NOISE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RING: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """Add noise to one channel, round to the nearest even number, and store."""
     value = tl.minimum(tl.maximum(value, 0.0), 255.0)

@@ -79,7 +79,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     steps,
     classes,
     longest,
-    BLOCK: tl.constexpr,  # noqa: N803 - Triton's constants are written so
+    BLOCK: tl.constexpr,
 ):
     """Do one text. A state is a place in the target with blanks around its characters: even ones are blanks."""
     text = tl.program_id(0).to(tl.int64)
