@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,13 @@ from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.loaders import LoadPlan  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
+from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
 from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
-from inkmill.diagnose.trial import changed, run_trial  # noqa: E402
+from inkmill.diagnose.trial import changed, open_warm, run_trial  # noqa: E402
+from inkmill.diagnose.windows import Rounds  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
@@ -62,6 +64,31 @@ def test_a_set_of_any_size_is_sampled_at_once(spec_of: Callable[..., Spec], capt
     whole = open_source(SourceSpec(path=str(captchas)))
     huge = Mix([whole], [100_000.0])
     assert len(take_sample(spec_of(), huge, lambda line: None, 50).source) == 50
+
+
+@pytest.mark.parametrize(("apart", "turns", "states"), [(0.0, 1, {"absent"}), (9.0, 3, {"absent", "unclear"})])
+def test_what_noise_leaves_open_is_measured_again(
+    spec_of: Callable[..., Spec],
+    captchas: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    apart: float,
+    turns: int,
+    states: set[str],
+) -> None:
+    rig = Rig(spec_of(), sampled(spec_of(), captchas).prepared)
+
+    def measured(windows: Mapping[str, Callable[[], float]], rounds: Rounds) -> dict[str, list[float]]:
+        for window in (*windows.values(), *windows.values()):
+            window()
+        return {name: [100.0 - apart * (name == "cached"), 100.0 + apart * (name == "cached")] for name in windows}
+
+    monkeypatch.setattr("inkmill.diagnose.fixed_batch.in_rounds", measured)
+    monkeypatch.setattr("inkmill.diagnose.fixed_batch.waited_for_core", lambda: 0.0)
+    with open_warm(rig, 1.0) as loader:
+        found = fixed_batch(rig, loader, 0.1)
+    assert found.warm.count == 2 * turns
+    assert {stall.state for stall in found.stalls if stall.name != "fetch"} == states
+    assert found.stall("copy") is None, "there is no way to a GPU on a CPU"
 
 
 def test_the_rig_trains_and_cached_batches_are_the_real_ones(spec_of: Callable[..., Spec], captchas: Path) -> None:

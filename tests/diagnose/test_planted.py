@@ -40,6 +40,8 @@ def whole(captchas: Path) -> Source:
 def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) -> None:
     with planted(case, whole, tmp_path) as (spec, source):
         found = diagnose(spec, lambda line: None, source=source, seconds=3)
+        if found.verdict.name == "cannot tell" and (found.others_cores or 0.0) > BUSY:
+            found = diagnose(spec, lambda line: None, source=source, seconds=10)  # as its sentence asks for
     expected = {case.verdict}
     if case.verdict == "compute" and (found.others_cores or 0.0) > BUSY:
         expected |= {"launch"}
