@@ -33,7 +33,7 @@ def refusal(file: Path | str | None = None, *overrides: str) -> str:
 def test_taos_example_loads_unchanged() -> None:
     spec = load_spec(TAO_EXAMPLE)
     assert (spec.model.TPS, spec.model.backbone, spec.model.prediction) == (True, "ResNet", "CTC")
-    assert (spec.train.optim.name, spec.train.optim.lr, spec.train.gpu_ids) == ("adadelta", 1.0, [0])
+    assert (spec.train.optim.name, spec.train.optim.rate, spec.train.gpu_ids) == ("adadelta", 1.0, [0])
     assert spec.evaluate.results_dir == "/results/evaluate"
     assert spec.dataset_convert.results_dir == "/results/convert_dataset"
     assert [source.path for source in spec.dataset.sources("val")] == ["/data/test/lmdb"]
@@ -86,11 +86,11 @@ def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:
     ],
 )
 def test_each_optimiser_has_a_learning_rate_of_its_own(overrides: list[str], rate: float) -> None:
-    assert load_spec("tao", overrides).train.optim.lr == rate
+    assert load_spec("tao", overrides).train.optim.rate == rate
     spec = load_spec(None, overrides)
-    assert spec.train.optim.lr == rate
+    assert spec.train.optim.rate == rate
     spec.train.optim.momentum = 0.8  # later assignments leave it
-    assert spec.train.optim.lr == rate
+    assert spec.train.optim.rate == rate
 
 
 def test_overrides_are_typed_as_yaml_and_text_stays_text() -> None:
@@ -127,6 +127,13 @@ def test_references_reach_the_file_the_overrides_and_the_defaults(write: Write) 
     assert spec.train.results_dir == "results/a"
     assert spec.train.seed == 10
     assert [source.path for source in spec.evaluate.test] == ["x", "y"]
+
+
+def test_a_rate_that_the_optimiser_chooses_cannot_be_referred_to() -> None:
+    overrides = ["train.optim.name=adamw", "train.optim.min_lr=${train.optim.lr}"]
+    with pytest.raises(ConfigError, match=r"train\.optim\.min_lr"):
+        load_spec(None, overrides)
+    assert load_spec(None, ["train.optim.lr=0.01", *overrides]).train.optim.min_lr == 0.01
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ class OptimSpec(Section):
 
     name: Literal["adadelta", "adam", "adamw"] = "adadelta"
     """The optimiser."""
-    lr: float = Field(1.0, gt=0)
-    """Learning rate after warm-up. Where none is named, adam and adamw take 0.001: 1.0 is adadelta's."""
+    lr: float | None = Field(None, gt=0)
+    """Learning rate after warm-up. Where none is named: 1.0 with adadelta, 0.001 with adam and adamw."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """beta1 of adam and adamw, rho of adadelta is 0.95 whatever this says."""
     weight_decay: float = Field(0.0, ge=0)
@@ -50,12 +50,12 @@ class OptimSpec(Section):
     lr_decay: float = Field(0.1, gt=0, lt=1)
     """multistep and plateau: factor of each fall."""
 
-    @model_validator(mode="after")
-    def _rate_of_its_own(self) -> OptimSpec:
-        if "lr" not in self.model_fields_set:
-            # Past validate_assignment, which would end up here again.
-            self.__dict__["lr"] = 1.0 if self.name == "adadelta" else 1e-3
-        return self
+    @property
+    def rate(self) -> float:
+        """The learning rate after warm-up, named or the optimiser's own."""
+        if self.lr is not None:
+            return self.lr
+        return 1.0 if self.name == "adadelta" else 1e-3
 
 
 class CudnnSpec(Section):

@@ -27,9 +27,9 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
     groups = [group for group in groups if group["params"]]
     on_gpu = any(p.is_cuda for p in parameters)
     if spec.name == "adadelta":
-        return torch.optim.Adadelta(groups, lr=spec.lr, rho=0.95, eps=1e-8, foreach=on_gpu)
+        return torch.optim.Adadelta(groups, lr=spec.rate, rho=0.95, eps=1e-8, foreach=on_gpu)
     kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=spec.lr, betas=(spec.momentum, 0.999), fused=on_gpu)
+    return kind(groups, lr=spec.rate, betas=(spec.momentum, 0.999), fused=on_gpu)
 
 
 class Schedule:
@@ -51,7 +51,7 @@ class Schedule:
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of optimiser step `step`, counted from 0."""
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        return self.spec.lr * warmup * self._factor(step)
+        return self.spec.rate * warmup * self._factor(step)
 
     def apply(self, optimizer: Optimizer, step: int) -> float:
         """Set the learning rate of every group for `step` and return it."""
@@ -71,7 +71,7 @@ class Schedule:
             return
         state["waited"] += 1
         if state["waited"] > self.spec.patience:
-            lowest = min(1.0, self.spec.min_lr / self.spec.lr)
+            lowest = min(1.0, self.spec.min_lr / self.spec.rate)
             state.update(factor=max(lowest, state["factor"] * self.spec.lr_decay), waited=0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Schedule:
         return min(1.0, max(0.0, step - start) / max(1.0, self.total_steps - 1 - start))
 
     def _floor(self) -> float:
-        return min(FLOOR, self.spec.min_lr / self.spec.lr)
+        return min(FLOOR, self.spec.min_lr / self.spec.rate)
 
 
 def _cosine(progress: float, floor: float) -> float:

@@ -94,7 +94,7 @@ def _settings(spec: Spec) -> dict[str, Any]:
     """Return how training differed from the defaults; without paths, for the file may travel."""
     paths = {"results_dir", "resume_training_checkpoint_path", "pretrained_model_path", "pretrained_character_list"}
     differs = spec.train.model_dump(mode="json", exclude_defaults=True, exclude=paths)
-    differs.setdefault("optim", {})["lr"] = spec.train.optim.lr  # its default is another for each optimiser
+    differs.setdefault("optim", {})["lr"] = spec.train.optim.rate  # also where the optimiser chose it
     random = spec.dataset.augmentation.model_dump(mode="json", exclude_defaults=True, exclude={"albumentations"})
     return {"batch_size": spec.dataset.batch_size, "train": differs, "augmentation": random}
 
