@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from inkmill.data.convert_staging import MANIFEST
+from inkmill.data.convert_staging import MANIFEST, count_files
 from inkmill.data.convert_worker import Done
 from inkmill.data.rejects import REJECTS, append_rejects
 from inkmill.data.sample import Labels, Source, Text
@@ -117,11 +117,12 @@ class Tally:
             **({"shards": self.shards} if self.shards else {}),
             **texts,
         }
-        write_json_atomic(folder / MANIFEST, manifest)
         # A character list has no control characters; labels that hold some keep them.
         listed = [char for char in counts if unicodedata.category(char[:1]) not in ("Cc", "Cs")]
         if listed and not self.multilabel:
             Charset.from_texts(listed).save(folder / "characters.txt")
+        manifest["files"] = count_files(folder) + 1
+        write_json_atomic(folder / MANIFEST, manifest)  # last, so that what is newer is not the conversion's
 
     def _range(self, name: str, values: list[int]) -> None:
         if values:

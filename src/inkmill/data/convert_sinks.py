@@ -150,13 +150,13 @@ class _Files:
         return self._labels.refuses(self._labels.named(place), target)
 
     def add(self, index: int, key: str, image: bytes, target: Target) -> str:
-        place = self._labels.place(self._short(key), target, index, suffix_of(image))
-        path = self._plan.work / "out" / place
-        if path.parent not in self._made:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(path.parent)
-        with path.open("xb") as file:
-            file.write(image)
+        suffix = suffix_of(image)
+        place = self._labels.place(self._short(key), target, index, suffix)
+        try:
+            self._write(place, image)
+        except FileExistsError:  # another sample has this name, or its label's
+            place = self._labels.place(f"twice/{index:09d}", target, index, suffix)
+            self._write(place, image)
         return place
 
     def __enter__(self) -> _Files:
@@ -166,6 +166,16 @@ class _Files:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+    def _write(self, place: str, image: bytes) -> None:
+        path = self._plan.work / "out" / place
+        if path.parent not in self._made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(path.parent)
+        if label := self._labels.label_of(place):  # first, so that no image is left without
+            (self._plan.work / "out" / label).open("xb").close()
+        with path.open("xb") as file:
+            file.write(image)
 
     def _short(self, key: str) -> str:
         return key.removeprefix(self._plan.strip)

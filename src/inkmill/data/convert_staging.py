@@ -22,6 +22,7 @@ from inkmill.files import make_folder, writing
 
 MANIFEST = "manifest.json"
 _SYNC_ONE_BY_ONE = 1000
+_COME_AND_GO = frozenset({"lock.mdb"})
 
 
 class Staging:
@@ -111,20 +112,36 @@ class Staging:
             raise OutputError(
                 f"{place} is not empty: choose another place, or replace it with --overwrite (overwrite=True in Python)"
             )
-        if not is_converted(place):
-            raise OutputError(f"{place} does not hold a converted set, so it is not overwritten: remove it yourself")
+        if foreign := what_convert_did_not_make(place):
+            raise OutputError(f"{place} is not overwritten, for {foreign}: remove it yourself")
 
 
-def is_converted(folder: Path) -> bool:
-    """Tell whether a folder holds a set that `convert` (here or TAO's) made, and nothing that could be missed."""
-    if (folder / "data.mdb").is_file():
-        return all(
-            file.name in ("data.mdb", "lock.mdb") or file.suffix in (".txt", ".json") for file in folder.iterdir()
-        )
+def count_files(folder: Path) -> int:
+    """Return how many files a tree holds, those that LMDB makes on being read left out."""
+    return sum(name not in _COME_AND_GO for _, _, names in os.walk(folder) for name in names)
+
+
+def what_convert_did_not_make(folder: Path) -> str | None:
+    """Say what a folder holds beside a set that `convert` (here or TAO's) made, or None where nothing could be missed.
+
+    A manifest is the last file that is written, and counts the others: what is newer was changed or added since.
+    """
+    names = {entry.name for entry in folder.iterdir()}
+    if MANIFEST not in names and "data.mdb" in names:
+        strange = sorted(names - {"data.mdb", *_COME_AND_GO})
+        return f"{strange[0]} is no part of an LMDB" if strange else None
     try:
-        return bool(json.loads((folder / MANIFEST).read_text("utf-8"))["format"] == "inkmill data set")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        made = manifest.get("files") if manifest["format"] == "inkmill data set" else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "it does not hold a converted set"
+    written = (folder / MANIFEST).stat().st_mtime_ns
+    for place, _, files in os.walk(folder):
+        for path in (Path(place, name) for name in files if name not in _COME_AND_GO):
+            if path.lstat().st_mtime_ns > written:
+                return f"{path.relative_to(folder)} is newer than its conversion"
+    found = count_files(folder)
+    return None if found == made else f"it holds {found:,} files, and its conversion left {made or 'an unknown number'}"
 
 
 class _Lock:

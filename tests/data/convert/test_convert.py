@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 import zlib
 from pathlib import Path
@@ -218,6 +219,50 @@ def test_overwrite_does_not_delete_what_convert_did_not_make(some: Source, tmp_p
     with pytest.raises(OutputError, match="in the way"):
         convert(some, tmp_path / "out")
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("kind", ["csv", "lmdb", "shards", "txt"])
+def test_overwrite_leaves_a_set_alone_that_was_changed_since(kind: str, some: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    few = Subset(some, np.arange(5))
+    convert(few, out, kind)
+    (out / "models").mkdir()
+    (out / "models" / "best.safetensors").write_bytes(b"weights")
+    with pytest.raises(OutputError, match=r"models/best.safetensors is newer than its conversion: remove it yourself"):
+        convert(some, out, kind, overwrite=True)
+    os.utime(out / "models" / "best.safetensors", (0, 0))  # moved here, not written here
+    with pytest.raises(OutputError, match=r"it holds [\d,]+ files, and its conversion left \d+"):
+        convert(some, out, kind, overwrite=True)
+    assert (out / "models" / "best.safetensors").read_bytes() == b"weights"
+    (out / "models" / "best.safetensors").unlink()
+    convert(some, out, kind, overwrite=True)
+    assert len(source_of(out)) == len(some)
+
+
+def test_an_lmdb_of_other_making_is_overwritten_only_when_nothing_lies_beside_it(some: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(Subset(some, np.arange(5)), out)
+    for name in ("manifest.json", "characters.txt"):
+        (out / name).unlink()
+    (out / "my_corrections.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"my_corrections\.txt is no part of an LMDB"):
+        convert(some, out, overwrite=True)
+    (out / "my_corrections.txt").unlink()
+    convert(some, out, overwrite=True)
+    assert len(source_of(out)) == len(some)
+
+
+@pytest.mark.parametrize("kind", ["txt", "tsv"])
+@pytest.mark.parametrize("names", [("x.png", "x.jpg"), ("x.png", "./x.png"), ("a/x.png", "a//x.png")])
+def test_two_pictures_with_one_name_keep_their_own_labels(
+    kind: str, names: tuple[str, str], tmp_path: Path, make_images
+) -> None:
+    folder = make_images(tmp_path / "set", list(names))
+    (folder / "labels.tsv").write_text("".join(f"{name}\t{number}\n" for number, name in enumerate(names)), "utf-8")
+    whole = contents(source_of(folder))
+    assert len(whole) == 2
+    convert(source_of(folder), tmp_path / "out", kind)
+    assert contents(source_of(tmp_path / "out")) == whole
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(some: Source, tmp_path: Path) -> None:

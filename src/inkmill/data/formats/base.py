@@ -104,6 +104,10 @@ class LabelFormat(ABC):
         """
         return str(PurePosixPath(self.image_folder, plain_name(key, index, suffix)))
 
+    def label_of(self, place: str) -> str | None:
+        """Return the file that holds the label of the image at `place` alone; None where all are in one file."""
+        return None
+
     def named(self, place: str) -> str:
         """Return what the label file calls an image that lies at `place`."""
         return place if self.names_folder else place.removeprefix(f"{self.image_folder}/")

@@ -58,7 +58,7 @@ class IcdarDet(LabelFormat):
         made: set[Path] = set()
         for entry in entries:
             refusal = self.refuses(entry.image, entry.target)
-            file = path / Path(entry.image).with_name(_text_name(entry.image)) if not refusal else path
+            file = path / self.label_of(entry.image) if not refusal else path
             if file in made:
                 refusal = f"another image has its regions in {file.name}"
             if refusal or not isinstance(entry.target, Polygons):
@@ -68,6 +68,10 @@ class IcdarDet(LabelFormat):
             with writing(file):
                 lines = (_line(corners, text) for corners, text in written(entry.target))
                 file.write_text("".join(lines), "utf-8", newline="\n")
+
+    def label_of(self, place: str) -> str:
+        """See `LabelFormat.label_of`."""
+        return Path(place).with_name(_text_name(place)).as_posix()
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""

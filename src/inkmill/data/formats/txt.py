@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
@@ -47,16 +47,22 @@ class TxtPerImage(LabelFormat):
         """See `LabelFormat.write`; `path` is the folder of the images. `convert` writes it into a scratch folder."""
         made: set[Path] = set()
         for image, text in self.checked(entries):
-            file = (path / image).with_suffix(".txt")
+            file = path / self.label_of(image)
             if file.parent not in made:
                 made.add(make_folder(file.parent))
             with writing(file):
                 file.write_text(f"{text}\n" if text else "", encoding="utf-8", newline="\n")
 
+    def label_of(self, place: str) -> str:
+        """See `LabelFormat.label_of`."""
+        return PurePosixPath(place).with_suffix(".txt").as_posix()
+
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""
         if isinstance(target, Text) and (target.value.isspace() or "\n" in target.value):
             return "the label is blank or has several lines"
+        if isinstance(target, Text) and target.value.startswith("\ufeff"):
+            return "the label begins with a byte order mark, which readers of files leave out"
         return super().refuses(image, target)
 
 
