@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,37 @@ def test_a_linked_folder_is_searched_once(tmp_path: Path, make_images) -> None:
     make_images(tmp_path, ["a/1.png", "b/2.png", ".hidden/3.png"])
     (tmp_path / "a" / "up").symlink_to(tmp_path)
     assert sorted(name.rpartition("/")[2] for name in list_images(tmp_path)) == ["1.png", "2.png"]
+
+
+def test_folders_nest_deeper_than_python_calls_itself(tmp_path: Path, make_images) -> None:
+    made = [tmp_path]
+    for _ in range(1100):
+        made.append(made[-1] / "d")
+        made[-1].mkdir()
+    assert list(list_images(tmp_path)) == []
+    for folder in reversed(made[1:]):  # pytest removes them by recursion
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("suffix", [".JPG", ".webp", ".bmp", ".tif", ".gif", ".PNG"])
+def test_texts_beside_pictures_of_any_kind_are_theirs(suffix: str, tmp_path: Path, make_images) -> None:
+    for number in range(3):
+        make_images(tmp_path, [f"{number}.png"])
+        (tmp_path / f"{number}.png").rename(tmp_path / f"{number}{suffix}")
+        (tmp_path / f"{number}.txt").write_text("x")
+    assert sniff(tmp_path).format == "txt"
+
+
+def test_a_line_that_is_too_long_to_be_a_name_is_none(tmp_path: Path, make_images) -> None:
+    names = [f"{number:04d}.png" for number in range(30)]
+    make_images(tmp_path, names)
+    (tmp_path / "labels.json").write_text(json.dumps(dict.fromkeys(names, "New York 20")))
+    assert sniff(tmp_path).format == "doctr"
+
+
+def test_a_label_file_whose_name_begins_like_a_dictionarys_is_one(tmp_path: Path, make_images) -> None:
+    make_images(tmp_path, ["images/0000.1.png"])
+    (tmp_path / "dictation.tsv").write_text("images/0000.1.png\tten words\n")
+    for name in ("dict.txt", "vocab_vi.txt", "Dictionary.txt", "LICENSE.txt"):
+        (tmp_path / name).write_text("a\nb\n")
+    assert sniff(tmp_path).labels.name == "dictation.tsv"

@@ -51,8 +51,16 @@ def find_root(label_file: Path, names: Sequence[str], images: Path | None = None
     if images is None:
         places += [base.parent, *(base.parent / name for name in _FOLDERS), Path()]
     tried = tuple(place for place in places if place.is_dir()) or (base,)
-    roots = [Root(place, sum((place / name).is_file() for name in names), len(names), tried) for place in tried]
+    roots = [Root(place, sum(_is_file(place / name) for name in names), len(names), tried) for place in tried]
     return max(roots, key=lambda root: root.found)
+
+
+def _is_file(path: Path) -> bool:
+    """Like `Path.is_file`, and False for what cannot be a name, such as a whole line taken for one."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def list_images(folder: Path) -> Iterator[str]:
@@ -64,10 +72,21 @@ def list_images(folder: Path) -> Iterator[str]:
     Raises:
         DataError: a folder cannot be listed.
     """
-    yield from _walk(folder, "", set())
+    seen: set[tuple[int, int]] = set()
+    waiting = [_entries(folder, "", seen)]  # a stack, for folders may lie deeper than Python calls itself
+    while waiting:
+        name, is_folder = next(waiting[-1], ("", False))
+        if not name:
+            waiting.pop()
+        elif is_folder:
+            waiting.append(_entries(folder, f"{name}/", seen))
+        elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122 - a million times
+            yield name
 
 
-def _walk(folder: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+def _entries(top: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """Yield what lies in one folder, sorted, each with the prefix, and whether it is a folder."""
+    folder = top / prefix
     try:
         status = folder.stat()
         if (status.st_dev, status.st_ino) in seen:
@@ -77,8 +96,4 @@ def _walk(folder: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[str
             entries = sorted((entry.name, entry.is_dir()) for entry in listing if not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"the folder cannot be listed: {explain(error)}") from error
-    for name, is_folder in entries:
-        if is_folder:
-            yield from _walk(folder / name, f"{prefix}{name}/", seen)
-        elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122 - a million times
-            yield prefix + name
+    yield from ((prefix + name, is_folder) for name, is_folder in entries)

@@ -7,13 +7,14 @@ tried, and the one whose images are found on the disk wins. Of equals the more p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from inkmill.data.formats.base import FORMATS, LabelFormat
+from inkmill.data.formats.base import FORMATS, IMAGE_SUFFIXES, LabelFormat
 from inkmill.data.formats.lines import head_lines
 from inkmill.data.formats.roots import Root, find_root, list_images
 from inkmill.errors import DataError, LabelFileError
@@ -27,7 +28,7 @@ _FOLDER_ORDER = ("icdar_det", "txt", "filename")
 
 _LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
 _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
-_NOT_LABELS_BEGIN = ("readme", "license", "licence", "character", "vocab", "charset", "dict")
+_NOT_LABELS_BEGIN = re.compile(r"\.|(readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$))", re.IGNORECASE)
 _HEAD = 64
 _MANY = 16
 
@@ -170,30 +171,26 @@ def _nowhere(root: Root) -> str:
 
 def _names(folder: Path) -> list[str]:
     """The files right in a folder that can be labels or shards; images, which may be millions, are passed over."""
-    wanted = _LABEL_SUFFIXES | {".tar"}
+    return sorted(_with_suffix(folder, _LABEL_SUFFIXES | {".tar"}))
+
+
+def _with_suffix(folder: Path, suffixes: Collection[str]) -> Iterator[str]:
     try:
         with os.scandir(folder) as listing:
-            return sorted(entry.name for entry in listing if Path(entry.name).suffix.lower() in wanted)
+            # os.path, for there may be millions
+            yield from (entry.name for entry in listing if os.path.splitext(entry.name)[1].lower() in suffixes)  # noqa: PTH122
     except OSError as error:
         raise DataError(f"the folder cannot be listed: {explain(error)}") from error
 
 
 def _label_files(folder: Path, names: list[str]) -> list[str]:
     """Names that may be label files: not one of ours, not a text that belongs to one image."""
-    found = []
-    for name in names:
-        stem = Path(name).stem.removeprefix("gt_")  # as ICDAR names the text of an image
-        lower = name.lower()
-        if lower in _NOT_LABELS or lower.startswith((*_NOT_LABELS_BEGIN, ".")):
-            continue
-        if lower.endswith(".txt") and any(
-            (folder / f"{stem}{suffix}").is_file() for suffix in (".png", ".jpg", ".jpeg")
-        ):
-            continue
-        found.append(name)
-        if len(found) == _MANY:
-            break
-    return found
+    found = [name for name in names if name.lower() not in _NOT_LABELS and not _NOT_LABELS_BEGIN.match(name)]
+    texts = {Path(name).stem for name in found if name.lower().endswith(".txt")}
+    if texts:
+        images = (os.path.splitext(name)[0] for name in _with_suffix(folder, IMAGE_SUFFIXES))  # noqa: PTH122
+        texts = {stem for image in images for stem in (image, f"gt_{image}") if stem in texts}  # gt_: ICDAR's
+    return [name for name in found if not (name.lower().endswith(".txt") and Path(name).stem in texts)][:_MANY]
 
 
 def _only_label_file(folder: Path, name: str) -> Path:
