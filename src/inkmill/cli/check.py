@@ -83,15 +83,14 @@ def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str
 
 
 def _charset(spec: Spec, trained_on: list[Source]) -> Charset:
-    from inkmill.data.sample import Text
     from inkmill.text.charset import Charset
     from inkmill.text.normalise import Normaliser
+    from inkmill.training.prepare import texts_of
 
     if spec.dataset.character_list_file:
         return Charset.from_file(spec.dataset.character_list_file)
     normaliser = Normaliser(spec.dataset.normalise)
-    targets = (source.target(index) for source in trained_on for index in range(len(source)))
-    return Charset.from_texts(normaliser.apply(target.value) for target in targets if isinstance(target, Text))
+    return Charset.from_texts(normaliser.apply(text) for source in trained_on for text in texts_of(source))
 
 
 def _show(console: Console, reports: dict[str, CheckReport]) -> None:

@@ -42,6 +42,7 @@ class CheckRules:
         max_label_length: longest label in characters.
         capacity: gives the time steps of the model for a fitted width in pixels; None skips the test.
         required_steps: a codec's, gives the time steps each label needs, (B,).
+        texts_only: leave out class names and regions; else such samples are judged by their images alone.
         decode: decode every image; False reads the headers only, a thousand times faster, and misses damaged pixels.
     """
 
@@ -51,6 +52,7 @@ class CheckRules:
     max_label_length: int = 25
     capacity: Callable[[int], int] | None = None
     required_steps: Callable[[Sequence[str]], NDArray[np.int64]] | None = None
+    texts_only: bool = False
     decode: bool = True
 
     def digest(self) -> str:
@@ -61,7 +63,9 @@ class CheckRules:
         needs = self.required_steps(["", "a", "aa", "ab", "aab"]).tolist() if self.required_steps else None
         chars = self.charset.chars if self.charset else None
         facts = [_VERSION, self.fit.digest(), chars, self.normaliser.rule_names, self.max_label_length]
-        return hashlib.sha256(json.dumps([*facts, steps, needs, self.decode]).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([*facts, steps, needs, self.texts_only, self.decode]).encode()).hexdigest()[
+            :16
+        ]
 
 
 def check(
@@ -157,6 +161,8 @@ class _Findings:
             try:
                 target = self.source.target(start + offset)
                 labels.append(self.normaliser.apply(target.value) if isinstance(target, Text) else None)
+                if self.rules.texts_only and not isinstance(target, Text):
+                    verdicts.setdefault(offset, ("no_text", f"it has {type(target).__name__.lower()}, not a text"))
             except DataError as error:
                 verdicts.setdefault(offset, ("missing", str(error)))
                 labels.append(None)

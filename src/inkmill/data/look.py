@@ -19,7 +19,7 @@ from inkmill.data.processes import in_order
 from inkmill.data.sample import Source
 from inkmill.errors import DataError, ImageError
 
-Reason = Literal["missing", "unreadable", "empty", "out_of_charset", "over_length", "too_narrow"]
+Reason = Literal["missing", "unreadable", "no_text", "empty", "out_of_charset", "over_length", "too_narrow"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 """Why a sample is not used, in the order of the tests: a sample counts under the first that it fails."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inkmill import __version__
-from inkmill.config.dataset import SourceSpec
 from inkmill.config.spec import Spec
 from inkmill.data.check import CheckRules, check_once
+from inkmill.data.check_report import CheckReport
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Source, Text
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
@@ -38,7 +38,7 @@ class PreparedSet:
     Attributes:
         source: only what can be used.
         bucket_widths: int32 (N,) input widths where the width is free, else None.
-        lost: samples left out, by reason.
+        lost: samples left out, by reason; those of what is held out of a training set count with the rest of it.
     """
 
     source: Source
@@ -111,20 +111,29 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
         DataError: no data, nothing usable, or more lost than dataset.max_lost.
         CharsetError: the character list cannot be used.
     """
-    train, val = _open(spec, say)
+    train, val = _open(spec, "train", say), _open(spec, "val", say)
+    if not train:
+        raise ConfigError("train needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
+    parts = [] if val else [_parts(source, spec.dataset.val_fraction, say) for source in train]
     normaliser = Normaliser(spec.dataset.normalise)
-    charset = _charset(spec, [source for source, _ in train], normaliser, say)
+    charset = _charset(spec, train, normaliser, say)
     rules = check_rules(spec, charset)
-
-    def usable(source: Source) -> PreparedSet:
-        return _usable(source, rules, spec, cache, say)
-
-    train_sets = [usable(source) for source, _ in train]
-    weights = [weight for _, weight in train]
+    # As `inkmill check` does, which knows of no parts: so both refuse the same sets.
+    checked = [_checked(source, rules, spec, cache, say) for source in train]
+    if val:
+        train_sets = [_usable(*one, rules.fit) for one in checked]
+        val_sets = [_usable(*_checked(source, rules, spec, cache, say), rules.fit) for source in val]
+    else:
+        train_sets = [_usable(*one, rules.fit, kept) for one, (kept, _) in zip(checked, parts, strict=True)]
+        val_sets = [_usable(*one, rules.fit, held) for one, (_, held) in zip(checked, parts, strict=True)]
+        val_sets = [replace(one, lost={}) for one in val_sets]  # counted once, with the part to train on
+    weights = [one.weight for one in spec.dataset.sources("train")]
     joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
-    kept = {name: usable(source) for name, source in val.items()}
-    return Prepared(joined, kept, charset, codec, normaliser, rules.fit)
+    named: dict[str, PreparedSet] = {}
+    for one in val_sets:
+        named[fresh_name(one.source.name, named)] = one
+    return Prepared(joined, named, charset, codec, normaliser, rules.fit)
 
 
 def check_rules(spec: Spec, charset: Charset) -> CheckRules:
@@ -137,6 +146,7 @@ def check_rules(spec: Spec, charset: Charset) -> CheckRules:
         max_label_length=spec.dataset.max_label_length,
         capacity=_capacity(spec, codec.num_classes),
         required_steps=codec.required_steps,
+        texts_only=True,
     )
 
 
@@ -154,43 +164,27 @@ def _capacity(spec: Spec, num_classes: int) -> Callable[[int], int] | None:
     return lambda width: model.time_steps(spec.model.input_height, width)
 
 
-def _open(spec: Spec, say: Say) -> tuple[list[tuple[Source, float]], dict[str, Source]]:
-    wanted = spec.dataset.sources("train")
-    if not wanted:
-        raise ConfigError("train needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
-
-    def opened(one: SourceSpec) -> Source:
+def _open(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Source]:
+    sources = []
+    for one in spec.dataset.sources(side):
         source = open_source(one, label_pattern=spec.dataset.label_pattern)
         if len(source) == 0:
             raise DataError(f"{one.path}: the data set is empty")
         say(f"{source.name}: {len(source):,} samples")
         for note in notes_of(source):
             say(f"  {note}")
-        return source
-
-    train = [(opened(one), one.weight) for one in wanted]
-    val_specs = spec.dataset.sources("val")
-    val: dict[str, Source] = {}
-    if val_specs:
-        for one in val_specs:
-            source = opened(one)
-            val[fresh_name(source.name, val)] = source
-        return train, val
-    split: list[tuple[Source, float]] = []
-    for source, weight in train:
-        keep, held = holdout(source, spec.dataset.val_fraction)
-        if not len(keep) or not len(held):
-            raise DataError(f"{source.name}: {len(source)} samples are too few to hold some out; give dataset.val=PATH")
-        say(
-            f"{source.name}: {len(held):,} samples held out for validation "
-            f"(dataset.val_fraction={spec.dataset.val_fraction})"
-        )
-        split.append((Subset(source, keep), weight))
-        val[fresh_name(source.name, val)] = Subset(source, held)
-    return split, val
+        sources.append(source)
+    return sources
 
 
-def fresh_name(name: str, taken: dict[str, Source]) -> str:
+def _parts(source: Source, fraction: float, say: Say) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows to train on and those to hold out for validation."""
+    kept, held = holdout(source, fraction)
+    say(f"{source.name}: {len(held):,} samples held out for validation (dataset.val_fraction={fraction})")
+    return kept, held
+
+
+def fresh_name(name: str, taken: Container[str]) -> str:
     """Return `name`, with a number where it is taken: two sets may have the same file name."""
     number = 2
     fresh = name
@@ -205,13 +199,14 @@ def _charset(spec: Spec, sources: list[Source], normaliser: Normaliser, say: Say
         for line in charset.notes:
             say(f"{spec.dataset.character_list_file}: {line}")
         return charset
-    texts = (normaliser.apply(text) for source in sources for text in _texts(source))
+    texts = (normaliser.apply(text) for source in sources for text in texts_of(source))
     charset = Charset.from_texts(texts)
     say(f"characters from the training labels: {len(charset)}")
     return charset
 
 
-def _texts(source: Source) -> Iterator[str]:
+def texts_of(source: Source) -> Iterator[str]:
+    """Yield the texts of a set; raises DataError where it holds something else."""
     for index in range(len(source)):
         target = source.target(index)
         if not isinstance(target, Text):
@@ -221,29 +216,33 @@ def _texts(source: Source) -> Iterator[str]:
         yield target.value
 
 
-def _usable(source: Source, rules: CheckRules, spec: Spec, cache: Path, say: Say) -> PreparedSet:
+def _checked(source: Source, rules: CheckRules, spec: Spec, cache: Path, say: Say) -> tuple[Source, CheckReport]:
     workers = spec.dataset.workers if len(source) > CHECKED_HERE else 0
     report = check_once(source, rules, cache, workers=workers)
-    lost = {reason: count for reason, count in report.counts.items() if count}
-    if lost:
-        reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in lost.items())
-        say(f"{source.name}: {sum(lost.values()):,} of {len(source):,} samples cannot be used: {reasons}")
-        for reason in lost:
-            first = report.dropped[reason][0]
-            say(f"  e.g. {reason.replace('_', ' ')}: {first.key} {first.detail}")
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in report.counts.items())
+    if report.lost:
+        say(f"{source.name}: {report.lost:,} of {len(source):,} samples cannot be used: {reasons}")
+        for reason, examples in report.dropped.items():
+            say(f"  e.g. {reason.replace('_', ' ')}: {examples[0].key} {examples[0].detail}")
     if report.lost_share > spec.dataset.max_lost:
         raise DataError(
             f"{source.name}: {report.lost_share:.1%} of its samples cannot be used ({reasons}), more than "
             f"dataset.max_lost={spec.dataset.max_lost:g}; `inkmill check` shows which"
         )
-    if not len(report.keep):
-        raise DataError(f"{source.name}: none of its {len(source)} samples can be used; `inkmill check` shows why")
-    kept = source if len(report.keep) == len(source) else Subset(source, report.keep)
+    return source, report
+
+
+def _usable(source: Source, report: CheckReport, fit: Fit, part: NDArray[np.int64] | None = None) -> PreparedSet:
+    """Return what can be used of a set, or of the part of its rows that is given."""
+    rows = report.keep if part is None else np.intersect1d(part, report.keep, assume_unique=True)
+    if not len(rows):
+        of = "" if part is None else f"; {len(report.keep)} can, too few for training and validation: give dataset.val"
+        count = len(source if part is None else part)
+        raise DataError(f"{source.name}: none of {count} samples can be used{of or '; `inkmill check` shows why'}")
     widths = None
-    if rules.fit.mode == "height":
-        sizes = report.sizes[report.keep]
-        widths = np.array([rules.fit.bucket_width(int(w), int(h)) for w, h in sizes], dtype=np.int32)
-    return PreparedSet(kept, widths, lost)
+    if fit.mode == "height":
+        widths = np.array([fit.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
+    return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
 
 
 def _mixed(sets: list[PreparedSet], weights: list[float]) -> PreparedSet:

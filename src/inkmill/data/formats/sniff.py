@@ -28,7 +28,9 @@ _FOLDER_ORDER = ("icdar_det", "txt", "filename")
 
 _LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
 _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
-_NOT_LABELS_BEGIN = re.compile(r"\.|(readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$))", re.IGNORECASE)
+_NOT_LABELS_BEGIN = re.compile(
+    r"\.|readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$)", re.IGNORECASE
+)
 _HEAD = 64
 _MANY = 16
 
