@@ -96,8 +96,11 @@ def write_bytes_atomic(path: str | Path, data: bytes) -> None:
 
 
 def write_text_atomic(path: str | Path, text: str) -> None:
-    """Write a whole text file, UTF-8 with the line ends of `text`; raises OutputError."""
-    write_bytes_atomic(path, text.encode("utf-8"))
+    """Write a whole text file, UTF-8 with the line ends of `text`; raises OutputError.
+
+    What UTF-8 cannot carry, as a file name of other bytes, is spelled out (`\\udce9`).
+    """
+    write_bytes_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inkmill.cli.main import ALIASES, run
+from inkmill.cli.options import load
 
 HEAVY = {"torch", "lightning", "cv2", "numpy", "pydantic", "yaml", "onnxruntime"}
 
@@ -122,3 +124,46 @@ def test_the_page_of_the_command_line_names_every_verb_and_alias() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [verb for verb in ALIASES if f"\n| `{verb}" not in page] == []
     assert [alias for aliases in ALIASES.values() for alias in aliases if f"`{alias}`" not in page] == []
+
+
+def test_a_fault_of_its_own_is_no_answer(tmp_path: Path) -> None:
+    script = "import inkmill.cli.main as m; m.build = lambda: 1 / 0; m.main(['check', 'x'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 3
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_preset_and_a_file_may_both_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("train: {num_epochs: 77}\n")
+    assert run(["spec", "-e", "captcha", "-e", f"{tmp_path}/mine.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert run(["spec", "-e", "captcha", "train.num_epochs=77"]) == 0
+    assert said == capsys.readouterr().out
+    assert run(["spec", "-e", "captcha", "-e", "line", "-e", "tao"]) == 2
+    assert "-e is given 3 times" in capsys.readouterr().err
+
+
+def test_sets_given_by_position_stand_in_place_of_those_of_taos_keys(
+    some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "tao.yaml"
+    spec.write_text(f"dataset: {{train_dataset_dir: [{tmp_path}/gone], train_gt_file: {tmp_path}/gone.txt}}\n")
+    assert run(["check", str(some), "-e", str(spec), f"results_dir={tmp_path}/r"]) == 0
+    assert run(["check", "-e", str(spec), f"results_dir={tmp_path}/r"]) == 2
+    assert "gone" in capsys.readouterr().err
+    loaded = load([str(spec)], ["evaluate.test_dataset_dir=x"], evaluate__test=["y"])
+    assert loaded.evaluate.test_dataset_dir == "x", "what is given by key is kept"
+    assert load(None, [], evaluate__test=["y"]).evaluate.test_dataset_dir is None
+
+
+def test_names_that_are_not_valid_unicode_cost_nothing(some: Path, tmp_path: Path) -> None:
+    strange = os.fsdecode(b"caf\xe9")
+    some.rename(tmp_path / strange)
+    assert run(["check", f"{tmp_path}/{strange}", f"results_dir={tmp_path}/r"]) == 0
+    experiment = (tmp_path / "r" / "check" / "experiment.yaml").read_text(encoding="utf-8")
+    assert "caf" in experiment
+
+
+def test_a_value_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["spec", "dataset.keep_gib=.inf"]) == 2
+    assert capsys.readouterr().err.startswith("inkmill: dataset.keep_gib must be")

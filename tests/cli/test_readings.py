@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,3 +45,12 @@ def test_a_reading_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has gone"):
         write_readings(readings(), "csv", tmp_path / "out.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_file_name_that_is_not_valid_unicode_costs_no_reading(kind: str, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    write_readings([Reading("12", 1.0, name), *READINGS], kind, tmp_path / "out")
+    lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(READINGS) + 1 + (kind == "csv")
+    assert kind == "csv" or json.loads(lines[0])["file"] == name

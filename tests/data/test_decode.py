@@ -115,6 +115,21 @@ def test_a_thumbnail_with_an_end_marker_does_not_hide_a_cut(picture: np.ndarray)
         decode(whole[:-300], 3)
 
 
+def test_a_jpeg_of_fillers_is_read_at_once_and_one_of_segments_refused(picture: np.ndarray) -> None:
+    data = encode(picture, ".jpg")
+    filled = data[:2] + b"\xff" * 8_000_000 + data[2:]
+    assert image_size(filled) == image_size(data)
+    with pytest.raises(ImageError, match="header is longer than 8 MiB"):
+        image_size(data[:2] + b"\xff\x01" * 5_000_000 + data[2:])
+
+
+def test_of_a_tiffs_repeated_tags_the_first_counts(picture: np.ndarray) -> None:
+    """As in the library that decodes it: else a small size could be told, and a large one decoded."""
+    entries = [(0x100, 400), (0x101, 300), (0x100, 1), (0x101, 1)]
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    assert image_size(b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory) == (400, 300)
+
+
 def test_bytes_after_a_jpegs_end_are_harmless(picture: np.ndarray) -> None:
     data = encode(picture, ".jpg")
     assert np.array_equal(decode(data + b"camera maker's note", 3), decode(data, 3))

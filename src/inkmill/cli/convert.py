@@ -47,6 +47,7 @@ def convert(
     wanted = SourceSpec(
         path=require(loaded, "dataset_convert.input_img_dir", "convert"),
         gt_file=loaded.dataset_convert.gt_file or None,
+        format=loaded.dataset_convert.format,
     )
     destination = Path(loaded.dataset_convert.results_dir or Path(loaded.results_dir) / "dataset_convert" / "lmdb")
 

@@ -40,6 +40,8 @@ def infer(
     model, images, overrides = split_model(given)
     loaded = load(spec, overrides, inference__checkpoint=model)
     require(loaded, "inference.checkpoint", "infer")
+    if loaded.inference.trt_engine:
+        typer.echo("inkmill: inference.trt_engine has no effect here: inference.checkpoint is what reads", err=True)
 
     from inkmill.cli.readings import write_readings
     from inkmill.training.infer import infer as run

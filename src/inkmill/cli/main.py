@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 from types import FrameType
 from typing import NoReturn
@@ -44,6 +45,8 @@ _PACKAGE_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML"}
 # typer took click's errors in earlier versions and has its own in later ones; BadParameter is public in both.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+_MENDED_BY_THE_USER = (InkmillError, OSError, ModuleNotFoundError, _UsageError)
+
 
 def build() -> typer.Typer:
     """Return the command with all its verbs."""
@@ -62,7 +65,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     _prepare_process()
-    code = run([argument for argument in given if argument != "--debug"] or ["--help"], debug)
+    try:
+        code = run([argument for argument in given if argument != "--debug"] or ["--help"], debug)
+    except Exception as error:  # of its own code, so that no script takes a fault for an answer
+        traceback.print_exc()
+        code = 2 if isinstance(error, _MENDED_BY_THE_USER) else 3
     try:
         sys.stdout.flush()
     except OSError:  # reported already; Python would complain once more at exit
@@ -80,7 +87,7 @@ def run(given: list[str], debug: bool = False) -> int:
         return _say("interrupted; what was finished is kept", 130)
     except BrokenPipeError:  # whoever read our output has left: `inkmill infer ... | head`
         return 1
-    except (InkmillError, OSError, ModuleNotFoundError, _UsageError) as error:
+    except _MENDED_BY_THE_USER as error:
         sentence = _sentence(error, given[0])
         if debug or sentence is None:
             raise

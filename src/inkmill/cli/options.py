@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inkmill.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,9 +20,21 @@ if TYPE_CHECKING:
 
 MODEL_SUFFIXES = (".safetensors", ".pth", ".onnx")
 
+# TAO's keys for the same: sets that are given by position stand in place of those of the spec, however it spells them.
+_INSTEAD_OF: dict[str, tuple[tuple[str, Any], ...]] = {
+    "dataset.train": (("dataset.train_dataset_dir", []), ("dataset.train_gt_file", None)),
+    "dataset_convert.input_img_dir": (("dataset_convert.gt_file", None), ("dataset_convert.format", "auto")),
+    "evaluate.test": (("evaluate.test_dataset_dir", None), ("evaluate.test_dataset_gt_file", None)),
+}
+
 SpecFile = Annotated[
-    str | None,
-    typer.Option("-e", "--spec", metavar="FILE|PRESET", help="Spec file, or a preset: captcha, line, tao."),
+    list[str] | None,
+    typer.Option(
+        "-e",
+        "--spec",
+        metavar="FILE|PRESET",
+        help="Spec file, or a preset (captcha, line, tao); twice: preset, then file.",
+    ),
 ]
 
 
@@ -45,18 +59,29 @@ def split_model(given: Sequence[str] | None) -> tuple[str | None, list[str], lis
     return None, positional, overrides
 
 
-def load(spec: str | None, overrides: Sequence[str], **positional: Any) -> Spec:
+def load(spec: Sequence[str] | None, overrides: Sequence[str], **positional: Any) -> Spec:
     """Return the Spec of a command line.
 
     Args:
-        spec: what follows -e.
+        spec: what follows each -e: a file or a preset, or a preset and then a file on top of it.
         overrides: the KEY=VALUE arguments.
         positional: values of keys given by position, with `__` for the dot; those that are None or empty are left out.
     """
     from inkmill.config.load import load_spec
 
-    given = [(key.replace("__", "."), value) for key, value in positional.items() if value]
-    return load_spec(spec, [*given, *overrides])
+    given: list[tuple[str, Any]] = []
+    for name, value in positional.items():
+        key = name.replace("__", ".")
+        given += [(key, value), *_INSTEAD_OF.get(key, ())] if value else []
+    match list(spec or []):
+        case []:
+            return load_spec(None, [*given, *overrides])
+        case [file]:
+            return load_spec(file, [*given, *overrides])
+        case [preset, file]:
+            return load_spec(file, [*given, *overrides], preset=preset)
+        case many:
+            raise ConfigError(f"-e is given {len(many)} times: give a file or a preset, or a preset and then a file")
 
 
 def make_console() -> Console:

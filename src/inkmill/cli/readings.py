@@ -20,6 +20,8 @@ from rich.text import Text
 from inkmill.files import atomic_path
 from inkmill.runtime.reader import Reading
 
+_NAMES = "backslashreplace"  # a file name need not be valid Unicode, and must not cost the other readings
+
 
 def write_readings(readings: Iterable[Reading], kind: str, output: Path | None = None) -> None:
     """Write readings to a file, or to the standard output.
@@ -35,10 +37,10 @@ def write_readings(readings: Iterable[Reading], kind: str, output: Path | None =
     if output is None:
         sys.stdout.flush()
         if isinstance(sys.stdout, io.TextIOWrapper) and kind != "table":
-            sys.stdout.reconfigure(encoding="utf-8")
+            sys.stdout.reconfigure(encoding="utf-8", errors=_NAMES)
         _write(readings, kind, sys.stdout)
         return
-    with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", errors=_NAMES, newline="") as file:
         _write(readings, kind, file)
 
 

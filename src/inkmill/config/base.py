@@ -9,5 +9,9 @@ class Section(BaseModel):
     """A section of a spec."""
 
     model_config = ConfigDict(
-        extra="forbid", validate_assignment=True, protected_namespaces=(), use_attribute_docstrings=True
+        extra="forbid",
+        validate_assignment=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )

@@ -17,6 +17,7 @@ from inkmill.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.\w+)*)\}")
 _MAX_SIZE = 1 << 20
+_MAX_CHAIN = 32
 
 
 def interpolate(data: dict[str, Any], defaults: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> dict[str, Any]:
@@ -74,6 +75,8 @@ class _Filler:
     def _look_up(self, name: str, path: KeyPath, chain: tuple[str, ...]) -> Any:
         if name in chain:
             raise self._error(path, f"the references go round in a circle: {' -> '.join((*chain, name))}")
+        if len(chain) == _MAX_CHAIN:
+            raise self._error(path, f"it refers to a key by way of more than {_MAX_CHAIN} others")
         if name == SETTING:
             raise self._error(path, f"it refers to '{name}', which is not copied, for it may be a passphrase")
         for tree in (self.data, self.defaults):

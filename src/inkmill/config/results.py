@@ -101,8 +101,9 @@ class Results:
         line |= {name: value for name, value in progress.items() if value is not None}
         if kpi is not None:
             line["kpi"] = {name: value if math.isfinite(value) else None for name, value in kpi.items()}
-        with writing(self._status_file), self._status_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+        with writing(self._status_file), self._status_file.open("ab") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))  # a path need not be valid Unicode
 
     def __enter__(self) -> Results:
         make_folder(self.folder)

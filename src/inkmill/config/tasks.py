@@ -30,7 +30,7 @@ class GpuSection(Section):
     lexicon: str | None = None
     """File of words, one a line: the only texts that may be read."""
     trt_engine: str | None = None
-    """A TensorRT engine to use instead."""
+    """TAO Deploy key, without effect: the checkpoint is what reads."""
     results_dir: str | None = None
     """Where results go; {results_dir}/VERB by default."""
     input_width: int | None = None
@@ -74,6 +74,8 @@ class ConvertSpec(Section):
     """Folder of the images."""
     gt_file: str | None = None
     """Label file."""
+    format: str = "auto"
+    """Name of the label format; auto recognises it."""
     results_dir: str | None = None
     """Where the converted set goes; {results_dir}/dataset_convert/lmdb by default."""
 

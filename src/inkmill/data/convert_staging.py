@@ -44,6 +44,8 @@ class Staging:
 
     def __init__(self, destination: str | os.PathLike[str], overwrite: bool = False) -> None:
         self.destination = Path(os.path.realpath(destination))
+        if not self.destination.name:
+            raise OutputError(f"cannot write {self.destination}: name a folder to make")
         self._overwrite = overwrite
         hidden = f".{self.destination.name}.inkmill"
         self.work = self.destination.with_name(hidden)

@@ -10,6 +10,7 @@ is not known before decoding cannot be refused in time.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Literal, NamedTuple
 
@@ -22,6 +23,8 @@ _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_MARKERS = frozenset({0xC4, 0xDB, 0xE0})  # tables and JFIF: most of a header
 _FRAME = struct.Struct(">HHB")
+_LONGEST_HEADER = 8 << 20
+_FILL = re.compile(rb"\xff+")
 
 
 class ImageHeader(NamedTuple):
@@ -88,12 +91,13 @@ def _jpeg(data: bytes) -> ImageHeader:
     width = height = components = 0
     orientation = 1
     position = 2
-    while True:
+    while position < _LONGEST_HEADER:
         if data[position] != 0xFF:
             raise ImageError(f"the JPEG's header is damaged at byte {position}")
         marker = data[position + 1]
-        if marker == 0xFF:  # a fill byte
-            position += 1
+        if marker == 0xFF:  # fill bytes
+            fill = _FILL.match(data, position)
+            position = fill.end() - 1 if fill else position + 1
             continue
         position += 2
         if marker in _STANDALONE_MARKERS:
@@ -108,6 +112,7 @@ def _jpeg(data: bytes) -> ImageHeader:
         elif marker in (0xDA, 0xD9):
             return ImageHeader("JPEG", width, height, orientation, position + length, components)
         position += length if length > 2 else 2
+    raise ImageError(f"the JPEG's header is longer than {_LONGEST_HEADER >> 20} MiB")
 
 
 def _png(data: bytes) -> ImageHeader:
@@ -179,5 +184,6 @@ def _tiff_tags(data: bytes, wanted: tuple[int, ...]) -> dict[int, int]:
     for entry in range(offset + 2, offset + 2 + 12 * count, 12):
         tag, kind = struct.unpack_from(order + "HH", data, entry)
         if tag in wanted and kind in (3, 4):
-            (found[tag],) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, entry + 8)
+            (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, entry + 8)
+            found.setdefault(tag, value)  # of two, libtiff takes the first
     return found

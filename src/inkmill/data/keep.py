@@ -20,8 +20,8 @@ import json
 import mmap
 import os
 import re
+import secrets
 import shutil
-import tempfile
 import weakref
 import zlib
 from dataclasses import dataclass, field
@@ -244,9 +244,9 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
                 f"{path.parent} has {free / 2**30:.1f} GiB free and the kept pictures need {size / 2**30:.1f}:"
                 " lower keep's max_gib or name another folder"
             )
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".keep-")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
+        # Not tempfile.mkstemp: its files are for their owner alone, and a folder may be shared.
+        temporary = path.parent / f".keep-{secrets.token_hex(8)}"
+        with temporary.open("xb") as file:
             file.write(_header_bytes(header))
             file.truncate(size)
             shared.reserve(file.fileno(), size)

@@ -57,7 +57,7 @@ def quarantine(folder: Path, source: Source, index: int, reason: str) -> None:
         if not _noted(folder, key):
             append_rejects(folder, [(key, reason, "")])
         return
-    name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+    name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     copy = f"{name}{copy_suffix(key, image)}"
     if not (folder / copy).exists():  # else an earlier run met it too
         write_bytes_atomic(folder / copy, image)

@@ -172,3 +172,10 @@ def test_a_detection_set_opens_as_polygons_and_converts_both_ways(tmp_path: Path
     for index in range(2):
         assert facts(icdar.target(index)) == facts(paddle.target(index)) == facts(back.target(index))
         assert icdar.get(index).image == back.get(index).image
+
+
+def test_a_corner_beyond_all_pictures_is_a_mistake_in_its_line(tmp_path: Path, make_images) -> None:
+    make_images(tmp_path, ["a.png"])
+    (tmp_path / "gt_a.txt").write_text("1e99,2,9,2,9,7,1,7,x\n", "utf-8")
+    with pytest.raises(LabelFileError, match=r"gt_a\.txt:1: a corner lies further than"):
+        list(FORMATS.get("icdar_det")().read(tmp_path))

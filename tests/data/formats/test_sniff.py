@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats.roots import list_images
 from inkmill.data.formats.sniff import sniff, with_format
+from inkmill.data.sample import Text
+from inkmill.data.sources import open_source
 from inkmill.errors import DataError
 
 FILES = {
@@ -146,3 +149,12 @@ def test_a_label_file_whose_name_begins_like_a_dictionarys_is_one(tmp_path: Path
     for name in ("dict.txt", "vocab_vi.txt", "Dictionary.txt", "LICENSE.txt"):
         (tmp_path / name).write_text("a\nb\n")
     assert sniff(tmp_path).labels.name == "dictation.tsv"
+
+
+def test_a_lone_surrogate_in_json_is_kept_and_a_huge_number_refused(tmp_path: Path, make_images) -> None:
+    make_images(tmp_path, ["images/a.png"])
+    (tmp_path / "labels.json").write_text('{"images/a.png": "\\ud800"}')
+    assert open_source(SourceSpec(path=str(tmp_path))).target(0) == Text("\ud800")
+    (tmp_path / "labels.json").write_text(f'{{"images/a.png": {"1" * 5000}}}')
+    with pytest.raises(DataError, match=r"labels\.json"):
+        open_source(SourceSpec(path=str(tmp_path)))

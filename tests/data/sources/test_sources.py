@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import tarfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -176,6 +177,29 @@ def test_a_file_that_is_no_lmdb_is_one_sentence(tmp_path: Path) -> None:
         source_of(tmp_path)
 
 
+@pytest.mark.parametrize("share", [0.99, 0.5])
+def test_an_lmdb_that_is_cut_short_is_one_sentence_and_not_the_end_of_the_process(share: float, tmp_path: Path) -> None:
+    file = write_lmdb(tmp_path / "l", clova(500, 500)) / "data.mdb"
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
+    with pytest.raises(DataError, match=r"data\.mdb is cut short: copy it again"):
+        source_of(tmp_path / "l")
+
+
+def test_a_damaged_page_of_an_lmdb_is_one_sentence(tmp_path: Path) -> None:
+    file = write_lmdb(tmp_path / "l", clova(500, 500)) / "data.mdb"
+    data = bytearray(file.read_bytes())
+    data[8192:] = b"\0" * (len(data) - 8192)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"is damaged|cannot be read as an LMDB"):
+        source_of(tmp_path / "l")
+
+
+def test_an_lmdb_that_counts_more_samples_than_keys_is_refused(tmp_path: Path) -> None:
+    bomb = {"num-samples": b"999999999", "image-999999999": b"i"}
+    with pytest.raises(DataError, match="num-samples is 999,999,999, and there are 2 keys"):
+        source_of(write_lmdb(tmp_path / "l", bomb))
+
+
 def test_an_lmdb_can_be_opened_twice_and_after_it_was_replaced(tmp_path: Path) -> None:
     one = source_of(write_lmdb(tmp_path / "l", clova(3, 3)))
     two = source_of(tmp_path / "l")
@@ -232,6 +256,7 @@ def make_tar(path: Path, members: dict[str, bytes]) -> Path:
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():
             (path.parent / "member").write_bytes(data)
+            os.utime(path.parent / "member", (1.5, 1.5))  # parts of a second go into a header of their own
             tar.add(path.parent / "member", name)
     return path
 
@@ -262,6 +287,39 @@ def test_shards_are_named_by_brace_pattern_and_folder(folder: Path, tmp_path: Pa
     assert len(some) == 2
 
 
+def test_samples_of_shards_with_one_name_have_keys_of_their_own(folder: Path, tmp_path: Path) -> None:
+    for place in ("train", "extra"):
+        convert(source_of(folder), tmp_path / place, "shards")
+    source = source_of(f"{tmp_path}/{{train,extra}}/shard-000000.tar")
+    assert {source.key(index).partition("/")[0] for index in range(len(source))} == {"train", "extra"}
+    assert len({source.key(index) for index in range(len(source))}) == len(source) == 6
+    convert(source, tmp_path / "csv", "csv")
+    assert len(source_of(tmp_path / "csv")) == 6
+
+
+def test_a_pattern_that_cannot_be_searched_for_is_one_sentence(tmp_path: Path) -> None:
+    try:
+        list(tmp_path.glob("**x.tar"))
+    except ValueError:
+        said = "cannot be searched for"
+    else:  # later Pythons take it
+        said = "no file fits it"
+    with pytest.raises(DataError, match=said):
+        source_of(f"{tmp_path}/**x.tar")
+
+
+@pytest.mark.parametrize("member", ["1.txt", "././@PaxHeader"])
+def test_a_tar_whose_members_go_backwards_ends(member: str, tmp_path: Path) -> None:
+    data = bytearray(make_tar(tmp_path / "s.tar", {"1.png": b"one", "1.txt": b"x"}).read_bytes())
+    at = data.rindex(member.encode() + b"\0")
+    data[at + 124 : at + 136] = b"\xff" * 4 + (-512).to_bytes(8, "big", signed=True)
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    (tmp_path / "s.tar").write_bytes(data)
+    with pytest.raises(DataError, match=r"1\.txt has -512 bytes|not an uncompressed tar"):
+        source_of(tmp_path / "s.tar")
+
+
 def test_missing_shards_of_a_pattern_are_counted_and_the_first_is_named(folder: Path, tmp_path: Path) -> None:
     convert(source_of(folder), tmp_path / "s", "shards", shard_size=1)
     with pytest.raises(DataError, match=r"2 of 5 shards are missing, first .*shard-000003\.tar"):
@@ -271,7 +329,8 @@ def test_missing_shards_of_a_pattern_are_counted_and_the_first_is_named(folder: 
 
 
 @pytest.mark.parametrize(
-    "index", ["v1.2 1\npng 512 9999999 1.png txt 0 1 1.txt\n", "v1.2 9\n", "nonsense", "v1.2 1\npng 0 3 z.png\n"]
+    "index",
+    ["v1.2 1\npng 512 9999999 1.png txt 0 1 1.txt\n", "v1.2 9\n", "nonsense", "v1.2 abc\n", "v1.2 1\npng 0 3 z.png\n"],
 )
 def test_an_index_that_does_not_fit_its_tar_is_not_believed(index: str, tmp_path: Path) -> None:
     shard = make_tar(tmp_path / "s.tar", {"1.png": b"one", "1.txt": b"x"})

@@ -95,6 +95,8 @@ def _pairs(text: str, path: Path) -> Iterator[tuple[str, Any, int]]:
             raise json.JSONDecodeError("expected nothing after the closing }", text, at + 1)
     except json.JSONDecodeError as error:
         raise LabelFileError(f"not valid JSON: {error.msg} (column {error.colno})", path, error.lineno) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise LabelFileError(f"not a file of texts: {error}", path, line) from None
     except RecursionError:
         raise LabelFileError("not a file of texts: nested too deeply", path, line) from None
 

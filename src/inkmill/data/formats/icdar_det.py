@@ -24,6 +24,7 @@ from inkmill.files import make_folder, writing
 
 _NUMBER = re.compile(r"[ \t]*[-+]?[0-9]{1,9}(\.[0-9]*)?(e[-+]?[0-9]{1,2})?[ \t]*")
 _PREFIX = "gt_"
+_FARTHEST = 1_000_000_000
 
 
 @FORMATS.register("icdar_det")
@@ -104,7 +105,10 @@ def _region(line: str, path: Path, number: int) -> tuple[NDArray[np.float32], st
     *corners, text = line.split(",", 8)
     if len(corners) != 8 or not all(map(_NUMBER.fullmatch, corners)):
         raise LabelFileError(f"expected eight numbers and a text, e.g. {IcdarDet.example}", path, number)
-    return np.array(corners, np.float32).reshape(4, 2), text
+    values = np.array(corners, np.float64)
+    if not (np.abs(values) <= _FARTHEST).all():
+        raise LabelFileError(f"a corner lies further than {_FARTHEST:,} pixels away", path, number)
+    return values.astype(np.float32).reshape(4, 2), text
 
 
 def _line(corners: list[list[float]], text: str) -> str:

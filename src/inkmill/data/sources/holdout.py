@@ -45,4 +45,4 @@ def holdout(source: Source, fraction: float, seed: int = 0) -> tuple[NDArray[np.
 
 
 def _digest(key: str, salt: bytes) -> bytes:
-    return hashlib.blake2b(_REPEAT.sub("", key).encode("utf-8", "surrogateescape"), digest_size=8, key=salt).digest()
+    return hashlib.blake2b(_REPEAT.sub("", key).encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()

@@ -125,13 +125,21 @@ class _Environment:
         try:
             # No read-ahead: samples are read in random order, and the pages between them would push out useful ones.
             self._env = lmdb.open(str(path), readonly=True, lock=False, readahead=False, max_dbs=0)
+            pages, size = self._env.info()["last_pgno"] + 1, self._env.stat()["psize"]
         except lmdb.Error as error:
             raise DataError(f"{path} cannot be read as an LMDB ({error})") from error
+        self._path, self._error = path, lmdb.Error
+        # A page that is not there ends the process, without a word.
+        if pages * size > (path / "data.mdb").stat().st_size:
+            raise DataError(f"{path / 'data.mdb'} is cut short: copy it again")
 
     def get(self, *keys: str) -> list[bytes | None]:
         """Return values, copied; each call has its own transaction, so any thread may call."""
-        with self._env.begin() as transaction:
-            return [transaction.get(key.encode("ascii")) for key in keys]
+        try:
+            with self._env.begin() as transaction:
+                return [transaction.get(key.encode("ascii")) for key in keys]
+        except self._error as error:
+            raise DataError(f"{self._path} is damaged ({error}): copy it again, or convert it anew") from error
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) != [None]
@@ -182,7 +190,9 @@ def _open(folder: Path) -> _Environment:
 
 def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[str, ...]]:
     """Return (first number, number of samples, notes)."""
-    count = _count(environment, folder)
+    count, entries = _count(environment, folder), environment.entries()
+    if count > entries:
+        raise DataError(f"{folder}: num-samples is {count:,}, and there are {entries:,} keys: convert the set again")
     base = 0 if "image-000000000" in environment else 1
     vietocr = base == 0 and "path-000000000" in environment
     notes = []
@@ -196,7 +206,7 @@ def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[st
         raise DataError(f"{folder}: num-samples is {count}, and the key {last} is missing: convert the set again")
     # Kinds of key that every sample has; what is left over belongs to no sample that counts.
     kinds = sum(f"{kind}-{base:09d}" in environment for kind in ("image", "label", "path", "dim", "wh"))
-    surplus = environment.entries() - 1 - kinds * count
+    surplus = entries - 1 - kinds * count
     if surplus > 0:
         notes.append(f"{surplus} keys beyond num-samples are left over from an older conversion and not used")
     return base, count, tuple(notes)

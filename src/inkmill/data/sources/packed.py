@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 class PackedStrings:
-    """An immutable sequence of strings; file names that are not valid UTF-8 keep their bytes (surrogateescape)."""
+    """An immutable sequence of strings, also of those that are not valid Unicode: file names, labels out of JSON."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         builder = PackedBuilder()
@@ -30,7 +30,7 @@ class PackedStrings:
     def __getitem__(self, index: int) -> str:
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} of {len(self)}")
-        return self._blob[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogateescape")
+        return self._blob[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))
@@ -49,7 +49,7 @@ class PackedBuilder:
 
     def append(self, string: str) -> None:
         """Add one string at the end."""
-        self._blob += string.encode("utf-8", "surrogateescape")
+        self._blob += string.encode("utf-8", "surrogatepass")
         self._ends.append(len(self._blob))
 
     def buffers(self) -> tuple[bytes, NDArray[np.int64]]:
@@ -83,7 +83,7 @@ def fingerprint(*parts: str | bytes | NDArray[Any] | PackedStrings) -> str:
         if isinstance(part, PackedStrings):
             part.hash_into(digest)
             continue
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else bytes(part)
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else bytes(part)
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()

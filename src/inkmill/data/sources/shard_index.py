@@ -72,11 +72,11 @@ def _from_index(path: Path, length: int) -> list[tuple[Member, ...]]:
     try:
         with path.open(encoding="utf-8") as file:
             version, count = file.readline().split()
-            samples = [_index_line(line) for line in file]
+            samples, expected = [_index_line(line) for line in file], int(count)
     except (OSError, ValueError):  # ValueError: not UTF-8, not numbers, a name with a blank in it
         return []
     inside = all(0 <= m.offset <= m.offset + m.size <= length for sample in samples for m in sample)
-    return samples if version == _VERSION and int(count) == len(samples) and inside else []
+    return samples if version == _VERSION and expected == len(samples) and inside else []
 
 
 def _index_line(line: str) -> tuple[Member, ...]:
@@ -108,11 +108,13 @@ def _tar_members(shard: Path, length: int) -> Iterator[Member]:
         with tarfile.open(shard, "r:") as tar:
             for info in tar:
                 tar.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
+                if info.size < 0:  # the next header would lie before this one, for ever
+                    raise DataError(f"the shard {shard} is damaged: {info.name} has {info.size} bytes")
                 last = info.name.rpartition("/")[2]
                 if not info.isreg() or last.startswith(".") or (last.startswith("__") and last.endswith("__")):
                     continue
                 if info.offset_data + info.size > length:
                     raise DataError(f"the shard {shard} is cut short: {info.name} ends after the file does")
                 yield Member(split_name(info.name)[1], info.offset_data, info.size, info.name)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:  # ValueError: a header about headers, of negative size
         raise DataError(f"{shard} is not an uncompressed tar file ({error}): unpack it, or convert it again") from error

@@ -20,7 +20,10 @@ def expand(pattern: str) -> list[Path]:
         DataError: a path that is not there, or a pattern that means nothing or too much.
     """
     names = list(_braces(pattern))
-    paths = [path for name in names for path in (_glob(name) if "*" in name else [Path(name)])]
+    try:
+        paths = [path for name in names for path in (_glob(name) if "*" in name else [Path(name)])]
+    except ValueError as error:  # a** and its like
+        raise DataError(f"the shard pattern {pattern} cannot be searched for: {error}") from None
     missing = [path for path in paths if not path.is_file()]
     if not paths or missing:
         what = (

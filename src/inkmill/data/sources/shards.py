@@ -139,6 +139,7 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
     """Return keys; int64 (N, 6): shard, image offset, size, label offset, size, kind; shards scanned; losses."""
     keys, table = PackedBuilder(), array("q")
     scanned, left_out = 0, Counter[str]()
+    names = _names(shards)
     for number, shard in enumerate(shards):
         samples, indexed = read_members(shard)
         scanned += not indexed
@@ -147,9 +148,18 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
             if isinstance(parts, str):
                 left_out[parts] += 1
                 continue
-            keys.append(f"{shard.stem}/{split_name(members[0].name)[0]}")
+            keys.append(f"{names[number]}/{split_name(members[0].name)[0]}")
             table.extend((number, *parts))
     return keys.packed(), np.frombuffer(table, np.int64).reshape(-1, 6), scanned, left_out
+
+
+def _names(shards: list[Path]) -> list[str]:
+    """Return what keys of each shard begin with: its name, with that of its folder where two have the same."""
+    stems = [shard.stem for shard in shards]
+    if len(set(stems)) == len(stems):
+        return stems
+    longer = [f"{shard.parent.name}/{shard.stem}" for shard in shards]
+    return longer if len(set(longer)) == len(longer) else [f"{n:06d}-{stem}" for n, stem in enumerate(stems)]
 
 
 def _parts(members: tuple[Member, ...]) -> tuple[int, int, int, int, int] | str:
