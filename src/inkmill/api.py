@@ -97,6 +97,8 @@ def _spec(spec: Spec | str | Path | None, overrides: dict[str, Any]) -> Spec:
 
 def _plain(value: Any) -> Any:
     """Return a value with paths as text, which is how a spec holds them."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -56,7 +56,7 @@ class Key:
             import cryptography  # noqa: F401 - said now, not after an epoch
         except ModuleNotFoundError as error:
             raise MissingExtraError("cryptography", "train", "an encryption key") from error
-        self._passphrase = passphrase.encode()
+        self._passphrase = passphrase.encode("utf-8", "surrogateescape")  # from the environment: any bytes
         self._salt = os.urandom(16)  # one a process: scrypt is slow, and training writes many files
         self._derived: dict[tuple[int, int, int, bytes], bytes] = {}
 

@@ -24,7 +24,7 @@ from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
 from inkmill.diagnose.trial import changed, open_warm, run_trial  # noqa: E402
-from inkmill.diagnose.windows import Rounds  # noqa: E402
+from inkmill.diagnose.windows import Rounds, exactly  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
@@ -198,3 +198,14 @@ def test_the_benchmarks_explain_themselves(
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPTS / script), run_name="__main__")
     assert "--seconds" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_plan_that_does_not_hold_is_not_kept_for_the_auto_loader(
+    spec_of: Callable[..., Spec], captchas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
+    monkeypatch.setattr("inkmill.diagnose.run.run_trial", lambda *given: exactly(1.0))
+    found = diagnose(spec_of("train.num_epochs=50"), lambda line: None, source=whole, seconds=2)
+    assert any("the plan was taken back: tried, it made 1 images/s" in note for note in found.notes)
+    assert found.plan.best.settings == found.plan.current.settings == found.auto.best.settings

@@ -173,3 +173,14 @@ def test_what_cannot_be_exported_or_read_is_one_sentence(tmp_path: Path) -> None
     for name in ("junk.onnx", "missing.onnx"):
         with pytest.raises(ModelFileError):
             inkmill.load(tmp_path / name)
+
+
+def test_the_model_itself_is_not_overwritten_and_the_name_ends_in_onnx(tmp_path: Path) -> None:
+    spec = untrained(tmp_path, "model.backbone=Tiny", "model.sequence=none")
+    checkpoint = Path(str(spec.export.checkpoint))
+    before = checkpoint.read_bytes()
+    for name in (checkpoint, tmp_path / "reader.bin"):
+        spec.export.onnx_file = str(name)
+        with pytest.raises(ConfigError, match=r"expected a name that ends in \.onnx"):
+            export(spec)
+    assert checkpoint.read_bytes() == before

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import unicodedata
 
 import pytest
@@ -122,3 +123,11 @@ def test_marks_and_strokes_are_diacritics(char: str, base: str) -> None:
 def test_other_characters_carry_none(char: str) -> None:
     assert not has_diacritic(char)
     assert strip_diacritics(char) == char
+
+
+def test_every_letter_of_unicode_has_a_base_or_is_its_own() -> None:
+    for code in range(sys.maxunicode + 1):
+        char = chr(code)
+        if unicodedata.category(char).startswith("L"):
+            assert has_diacritic(char) in (True, False)
+    assert not has_diacritic("ƛ"), "there is no lambda without its stroke by that name"

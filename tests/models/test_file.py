@@ -134,3 +134,20 @@ def test_a_file_without_permission_is_not_called_damaged(tmp_path: Path) -> None
         (tmp_path / name).touch(mode=0o000)
         with pytest.raises(ModelFileError, match=r"cannot be read .*permission denied"):
             read_any(tmp_path / name)
+
+
+def test_weights_that_repeat_one_number_for_ever_are_refused(
+    model: Recognizer, card: ReaderCard, tmp_path: Path
+) -> None:
+    spread = {
+        name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in model.state_dict().items()
+    }
+    torch.save({"model": spread, "reader": card.to_json()}, tmp_path / "bomb.pth")
+    with pytest.raises(ModelFileError, match="its weights claim more bytes than the file has"):
+        load_reader(tmp_path / "bomb.pth")
+
+
+def test_an_exported_reader_is_not_called_a_pickle(tmp_path: Path) -> None:
+    (tmp_path / "reader.onnx").write_bytes(b"x")
+    with pytest.raises(ModelFileError, match="an exported reader"):
+        load_reader(tmp_path / "reader.onnx")

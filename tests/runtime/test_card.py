@@ -49,3 +49,9 @@ def test_what_is_no_card_is_one_sentence_with_the_file(text: Any, said: str) -> 
     assert str(caught.value).startswith("some.pth: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"made": 5}, {"licence": "MIT"}, {"data": "x"}, {"scores": 3}, {"speeds": [1]}])
+def test_provenance_of_another_kind_is_damage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelFileError, match=rf"provenance.*{next(iter(wrong))} is no"):
+        ReaderCard.from_json(changed(provenance=wrong), "x.onnx")

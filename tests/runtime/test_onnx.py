@@ -199,6 +199,20 @@ def test_a_hostile_file_is_refused_in_one_sentence(
         assert "\n" not in str(caught.value)
 
 
+def test_a_field_that_only_onnx_runtime_would_see_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its parser keeps 32 bits of a field's number; what is hidden above them could be a loop or other files."""
+    model = onnx.load(folder / "reader.onnx")
+    del model.metadata_props[-1]
+    loop(model)
+    for tag in (0x3A | 1 << 32, 0x3A | 1 << 63, 0x02):  # the graph, hidden; a field with the number 0
+        encoded = bytes((tag >> shift & 0x7F) | 0x80 for shift in range(0, 63, 7)) + bytes([tag >> 63])
+        graph = model.graph.SerializeToString()
+        length = bytes((len(graph) >> shift & 0x7F) | 0x80 for shift in (0, 7, 14)) + bytes([len(graph) >> 21])
+        (tmp_path / "x.onnx").write_bytes(seal(onnx.ModelProto().SerializeToString() + encoded + length + graph))
+        with pytest.raises(ModelFileError, match="not an ONNX file"):
+            Reader(tmp_path / "x.onnx")
+
+
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\x80\x04K\x01.", b"\x3a\xff\xff\xff\xff\x0f", b"\x0a" * 999])
 def test_what_is_no_onnx_file_is_refused_before_it_is_parsed(data: bytes) -> None:
     with pytest.raises(ModelFileError, match="not an ONNX file"):

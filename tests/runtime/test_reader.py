@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from inkmill.config.model import ModelSpec
-from inkmill.errors import DataError, ImageError
+from inkmill.errors import DataError, ImageError, ModelFileError
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.reader import BaseReader
 
@@ -110,3 +111,38 @@ def test_what_is_no_image_is_named_by_its_position(image: object, said: str) -> 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DataError, match=r"nowhere/a\.png: cannot be read \(No such file"):
         Brightness().read("nowhere/a.png")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_a_pil_image_stands_as_its_file_does(kind: str, orientation: int, red: Pixels) -> None:
+    picture = red.copy()
+    picture[: len(red) // 3, : red.shape[1] // 4] = (0, 0, 255)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    reader = Brightness()
+    reader.read([file.getvalue(), Image.open(io.BytesIO(file.getvalue()))])
+    assert np.abs(reader.shown[0][0].astype(int) - reader.shown[0][1]).max() <= 2
+
+
+def test_bytes_of_any_kind_are_one_picture(red: Pixels) -> None:
+    data = cv2.imencode(".png", red)[1].tobytes()
+    assert [len(Brightness().read(kind(data))) for kind in (bytes, bytearray, memoryview)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("wants_all", [False, True])
+def test_probabilities_that_are_no_numbers_are_damage_and_no_empty_text(wants_all: bool, red: Pixels) -> None:
+    class Broken(Brightness):
+        def classify(self, images: Pixels) -> tuple[np.ndarray, np.ndarray]:
+            ids, probabilities = super().classify(images)
+            return ids * 0, probabilities * np.nan
+
+        def probabilities(self, images: Pixels) -> np.ndarray:
+            return np.full((len(images), 4, len(self.codec.class_names)), np.nan, np.float32)
+
+    reader = Broken()
+    reader.decoder.wants_all = wants_all
+    with pytest.raises(ModelFileError, match="no numbers: its weights are damaged"):
+        reader.read([red])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,3 +85,9 @@ def test_a_lexicon_file_is_words_by_line(tmp_path: Path) -> None:
     assert read_words(tmp_path / "words.txt") == ["Hà Nội", "bia"]
     with pytest.raises(ConfigError, match="cannot be read"):
         read_words(tmp_path / "nothing.txt")
+
+
+@pytest.mark.parametrize("words", ["words.txt", Path("words.txt"), b"words"])
+def test_one_text_is_no_list_of_words(words: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected a list of texts; read_words\(PATH\) reads a file"):
+        Decoder(CtcCodec(Charset(tuple("dorstwx.")), 9), words=words)

@@ -73,3 +73,15 @@ def test_dalis_reader_reads_the_training_shards_of_a_spec(few_captchas: Path, tm
 def test_dalis_reader_and_operators_are_not_for_other_loaders(setting: str) -> None:
     with pytest.raises(ConfigError, match=f"{setting}=dali needs loader=dali, not loader=auto"):
         load_spec(None, [f"dataset.{setting}=dali"])
+
+
+@pytest.mark.dali
+def test_dali_loads_several_sets_of_free_width(few_captchas: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    sets = f"dataset.train=[{few_captchas}, {{path: {few_captchas}, weight: 0.5}}]"
+    settings = ["dataset.loader=dali", "dataset.workers=1", "train.device=cpu", "model.input_fit=height"]
+    spec = load_spec(None, [sets, f"results_dir={tmp_path / 'results'}", *settings, "dataset.batch_size=8"])
+    prepared = prepare(spec, tmp_path / "check", lambda line: None)
+    with open_loaders(spec, prepared, Fabric(accelerator="cpu", devices=1), seed=0) as (train, _):
+        assert sum(len(batch) for batch in train) == len(prepared.train.source)
+        assert train.stats.bad_samples == 0

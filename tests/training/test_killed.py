@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -62,19 +63,22 @@ def test_ten_kills_change_nothing(small_spec: Callable[..., Spec], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_a_checkpoint_in_the_middle_of_the_epoch(
-    few_captchas: Path, tmp_path: Path, small_settings: list[str]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_a_signal_to_the_job_saves_a_checkpoint_in_the_middle_of_the_epoch(
+    number: int, code: int, few_captchas: Path, tmp_path: Path, small_settings: list[str]
 ) -> None:
     command = [sys.executable, "-m", "inkmill", "train", str(few_captchas), f"results_dir={tmp_path}", *small_settings]
-    command += ["train.num_epochs=1000", "train.log_every=1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+    command += ["train.num_epochs=1000", "train.log_every=1", "dataset.workers=1", "train.accumulate=4"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as run:
         assert run.stdout is not None
         for line in run.stdout:
             if line.startswith("epoch 2/"):
-                run.send_signal(signal.SIGINT)
+                os.killpg(run.pid, number)  # as shells, `timeout` and schedulers do
                 break
         rest = run.stdout.read()
-    assert run.returncode == 130, rest
+    assert run.returncode == code, rest
     assert "a checkpoint saved" in rest
     state = load_checkpoint(tmp_path / "train" / "ocr_model_latest.pth")
     assert state["progress"]["epoch"] >= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from inkmill.cli.options import SpecFile, arguments, load, make_console, split_model
+from inkmill.errors import ConfigError
 
 
 def export(
@@ -18,6 +19,8 @@ def export(
     from inkmill.config.load import require
 
     model, files, overrides = split_model(given)
+    if len(files) > 1:
+        raise ConfigError(f"export takes a model and a file to write; for {files[1]}, give evaluate.test={files[1]}")
     loaded = load(spec, overrides, export__checkpoint=model, export__onnx_file=files[0] if files else None)
     require(loaded, "export.checkpoint", "export")
 

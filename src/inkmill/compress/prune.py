@@ -114,7 +114,7 @@ def _card(
         setting=settings.model_dump(mode="json", exclude_none=True),
         parameters=parameters,
     )
-    told |= {"made": [*told.get("made", []), entry], "parameters": parameters["after"]}
+    told |= {"made": [*card.history(), entry], "parameters": parameters["after"]}
     return card.model_copy(update={"provenance": told})
 
 

@@ -151,4 +151,4 @@ def _card(card: ReaderCard, given: Path, report: dict[str, Any]) -> ReaderCard:
         strings_equal=report["strings_equal"],
         word_accuracy={when: report[when]["word_accuracy"] for when in ("before", "after")},
     )
-    return card.model_copy(update={"provenance": {**told, "made": [*told.get("made", []), entry]}})
+    return card.model_copy(update={"provenance": {**told, "made": [*card.history(), entry]}})

@@ -87,7 +87,7 @@ class PruneSetting(Section):
     """What decides which channels go: the same share everywhere, a least score, or one cut through all layers."""
     amount: float | None = Field(0.4, ge=0, le=1)
     """Share to remove: of the channels of every group of layers, with experimental_hybrid of all filters."""
-    threshold: float | None = Field(None, ge=0)
+    threshold: float | None = Field(None, ge=0, le=1)
     """Channels with this score or less go; the highest of a group has 1."""
     granularity: int = Field(8, gt=0)
     """Channel counts are kept at multiples of this."""

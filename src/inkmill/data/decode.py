@@ -57,7 +57,7 @@ def decode(data: bytes, channels: Channels, max_pixels: int = MAX_PIXELS) -> Ima
     # libtiff turns the image itself, and multiplies 8-bit colours by alpha.
     is_tiff = header.format == "TIFF"
     opaque = _on_white(_eight_bits(pixels), premultiplied=is_tiff and pixels.dtype == np.uint8)
-    return _to_channels(opaque if is_tiff else _turn(opaque, header.orientation), channels)
+    return _to_channels(opaque if is_tiff else turn(opaque, header.orientation), channels)
 
 
 def _decode_jpeg(data: bytes, header: ImageHeader, channels: Channels) -> Image:
@@ -88,8 +88,8 @@ def _eight_bits(image: NDArray[Any]) -> Image:
     raise ImageError(f"the image has {image.dtype} samples, where 8 or 16 bit are expected")
 
 
-def _turn(image: Image, orientation: int) -> Image:
-    """Undo an EXIF orientation (Exif 2.3, tag 0x0112)."""
+def turn(image: Image, orientation: int) -> Image:
+    """Undo an EXIF orientation, 1 to 8 (Exif 2.3, tag 0x0112)."""
     if orientation >= 5:
         image = image.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):

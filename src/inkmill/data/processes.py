@@ -1,4 +1,4 @@
-"""Starting processes of our own: they import little, leave Ctrl-C to their parent, and leave when it does.
+"""Starting processes of our own: they import little, leave signals to their parent, and leave when it does.
 
 They are started by "spawn", which works on every system and beside threads, CUDA, and OpenCV's and LMDB's handles.
 """
@@ -25,7 +25,7 @@ _AHEAD = 2  # tasks a process that may wait or be done: enough to go on with, an
 
 @contextmanager
 def light_start(needs_main: bool) -> Iterator[None]:
-    """Start processes that do not import the user's script, and that Ctrl-C does not reach.
+    """Start processes that do not import the user's script, and that neither Ctrl-C nor SIGTERM reaches.
 
     multiprocessing imports `__main__` into every process. Ours need it only when what they are handed refers to it, and
     without it they start in a fraction of the time (a training script imports torch), and scripts without the
@@ -36,8 +36,8 @@ def light_start(needs_main: bool) -> Iterator[None]:
     hidden: dict[str, Any] = {name: main[name] for name in names}
     main.update(dict.fromkeys(names))
     mask = None
-    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, which therefore never see Ctrl-C
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, until they ignore both themselves
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -77,8 +77,17 @@ def in_order(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+def leave_signals_to_parent() -> None:
+    """Ignore Ctrl-C and SIGTERM, which shells and cluster schedulers send to every process of a job.
+
+    The parent ends its processes itself, once it has finished what it is at.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _begin(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    leave_signals_to_parent()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()

@@ -164,7 +164,9 @@ class _Run:
             auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
             loop = tried.compiled if plan.best.settings.compile else None
             del tried  # a compiled step that is not in the plan gives the GPU's memory back
-            plan, measured = self._prove(sampled, facts, plan, test, loop)
+            proved, measured = self._prove(sampled, facts, plan, test, loop)
+            if proved is not plan:  # taken back: nothing of it is kept for dataset.loader=auto either
+                plan, auto = proved, self._as_it_is(auto, proved.why)
             self._mark("trial")
         evidence = Evidence(
             test,

@@ -176,7 +176,7 @@ def _card(graph: Graph, facts: dict[str, Any]) -> ReaderCard:
     card = graph.reader.card
     told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}
     entry = step("engine", source=Path(graph.where).name, **facts)
-    return card.model_copy(update={"provenance": {**told, "made": [*told.get("made", []), entry]}})
+    return card.model_copy(update={"provenance": {**told, "made": [*card.history(), entry]}})
 
 
 def _told(path: Path, wanted: Precision, library: Library, sizes: Shapes) -> str:

@@ -55,7 +55,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         InkmillError: the file would read something else than torch; it is not written, the figures are.
     """
     checkpoint = Path(require(spec, "export.checkpoint", "export"))
-    path = Path(spec.export.onnx_file) if spec.export.onnx_file else checkpoint.with_suffix(".onnx")
+    path = _place(spec, checkpoint)
     key = find_key(spec.encryption_key)
     with open_results(spec, "export") as results:
         reader = TorchReader.load(checkpoint, "cpu", key)
@@ -68,13 +68,22 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
             temporary.write_bytes(sealed(seal(_recorded(reader, card, spec)), key))
             parity = compare(reader, OnnxReader(temporary, "cpu", encryption_key=key), pictures)
             write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, pictures, precision))
-            _refuse_unlike(parity, precision, checkpoint)
+            _refuse_unlike(parity, precision, checkpoint, pictures)
         write_model_card(path, card)
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
         if console is not None:
             console.print(_told(path, parity, pictures), highlight=False, markup=False)
             if spec.export.profile == "paddle" and card.model.input_height != THEIR_HEIGHT:
                 console.print(resized_twice(card.model.input_height), highlight=False, markup=False)
+    return path
+
+
+def _place(spec: Spec, checkpoint: Path) -> Path:
+    path = Path(spec.export.onnx_file) if spec.export.onnx_file else checkpoint.with_suffix(".onnx")
+    if checkpoint.suffix == ".onnx":
+        raise ConfigError(f"{checkpoint} is exported already; give the .safetensors or .pth file that it was made from")
+    if path.suffix != ".onnx":  # other names are not taken for models by the other verbs
+        raise ConfigError(f"export.onnx_file={path}: expected a name that ends in .onnx")
     return path
 
 
@@ -92,7 +101,7 @@ def _card(reader: TorchReader, checkpoint: Path, spec: Spec, precision: str) -> 
     told = reader.card.provenance
     entry = step("export", source=checkpoint.name, profile=spec.export.profile, precision=precision)
     parameters = sum(parameter.numel() for parameter in reader.model.parameters())
-    made = [*told.get("made", []), entry]
+    made = [*reader.card.history(), entry]
     return reader.card.model_copy(update={"provenance": {**told, "made": made, "parameters": parameters}})
 
 
@@ -130,13 +139,14 @@ def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precisi
     }
 
 
-def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path) -> None:
+def _refuse_unlike(parity: Parity, precision: str, checkpoint: Path, pictures: Pictures) -> None:
     if not parity.holds(precision):
+        own = "" if not pictures.rendered else "give evaluate.test=PATH, pictures that the reader is for, or "
         ties = f", {parity.ties:,} differ at a tie of two classes" if parity.ties else ""
         raise InkmillError(
             f"{checkpoint}: the exported graph does not read what torch reads ({parity.equal:,} of {parity.crops:,} "
             f"texts are equal{ties}, probabilities differ by up to {parity.difference:.3f}); no model was written, "
-            + _ADVICE[precision]
+            f"{own}{_ADVICE[precision]}"
         )
 
 

@@ -42,12 +42,14 @@ class Pictures:
         images: uint8 (height, width, channels) each, of the widths that the model is given.
         widths: how many there are of each width of a picture, in pixels at the input's height, before any padding.
         unreadable: how many crops could not be decoded, and are not among the images.
+        rendered: made for want of any, so the reader may not know their like.
     """
 
     origin: str
     images: list[Image] = field(default_factory=list)
     widths: dict[int, int] = field(default_factory=dict)
     unreadable: int = 0
+    rendered: bool = False
 
     def batches(self) -> Iterator[Image]:
         """Yield all of them, (B, height, width, channels), those of one width together."""
@@ -83,7 +85,9 @@ def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Picture
         crops = [_scaled(crop, _SCALES[number % len(_SCALES)]) for number, crop in enumerate(crops)]
         origin += "; two of three made half and twice as wide"
     widths = Counter(_width(crop, fit) for crop in crops)
-    return Pictures(origin, [fit.apply(crop)[0] for crop in crops], dict(sorted(widths.items())), unreadable)
+    return Pictures(
+        origin, [fit.apply(crop)[0] for crop in crops], dict(sorted(widths.items())), unreadable, not sources
+    )
 
 
 def _sources(spec: Spec) -> tuple[str, list[Source]]:

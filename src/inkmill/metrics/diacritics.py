@@ -26,4 +26,9 @@ def _base(char: str) -> str:
         return unicodedata.normalize("NFC", letters)
     # Unicode gives strokes no decomposition ("LATIN SMALL LETTER D WITH STROKE"): its name is the only tie to the base.
     base, _, mark = unicodedata.name(letters, "").partition(" WITH ")
-    return unicodedata.lookup(base) if mark.endswith("STROKE") and " LETTER " in base else letters
+    if not (mark.endswith("STROKE") and " LETTER " in base):
+        return letters
+    try:
+        return unicodedata.lookup(base)
+    except KeyError:  # as of ƛ: there is no lambda without its stroke by that name
+        return letters

@@ -70,15 +70,26 @@ def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], Reader
         raise ModelFileError(
             f"{path}: no such model file; give the .safetensors or .pth file that `inkmill train` wrote"
         )
+    if path.suffix == ".onnx":
+        raise ModelFileError(
+            f"{path}: an exported reader, whose weights are fixed; give the .safetensors or .pth file it was made from"
+        )
     if path.suffix == ".safetensors":
         return _from_safetensors(path, key)
     state = load_checkpoint(path, key)
     if "reader" not in state or "model" not in state:
         return state, None
     weights = state["model"]
-    if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+    if not isinstance(weights, dict) or not all(map(_is_weight, weights.items())):
         raise ModelFileError(f"{path}: damaged, for its weights are no tensors")
+    if sum(tensor.numel() * tensor.element_size() for tensor in weights.values()) > path.stat().st_size:
+        raise ModelFileError(f"{path}: its weights claim more bytes than the file has; refused")
     return weights, ReaderCard.from_json(state["reader"], str(path))
+
+
+def _is_weight(item: tuple[object, object]) -> bool:
+    name, tensor = item
+    return isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
 
 
 def load_reader(

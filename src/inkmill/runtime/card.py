@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from inkmill.config.base import Section
 from inkmill.config.model import ModelSpec
@@ -19,6 +19,10 @@ MAX_CHARACTERS = 200_000
 """More than Unicode has assigned."""
 MAX_CARD = 16 << 20
 """Bytes of a card; one with 20,000 characters has 0.2 MiB."""
+
+_PROVENANCE = {"made": list, "parameters": int} | dict.fromkeys(
+    ("scores", "data", "licence", "settings", "speeds"), dict
+)
 
 
 class ReaderCard(Section):
@@ -36,6 +40,14 @@ class ReaderCard(Section):
     """Longest text the reader was made for."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     """Version of inkmill, training sets, best scores; for people, nothing depends on it."""
+
+    @field_validator("provenance")
+    @classmethod
+    def _of_known_kinds(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, kind in _PROVENANCE.items():
+            if value.get(name) is not None and not isinstance(value[name], kind):
+                raise ValueError(f"{name} is no {kind.__name__}")
+        return value
 
     def characters(self) -> Charset:
         """Return the character set."""

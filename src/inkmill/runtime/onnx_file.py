@@ -165,6 +165,8 @@ class _Outline:
             self.fields_left -= 1
             tag, position = _varint(message, position)
             kind = tag & 7
+            if tag >> 32 or not tag >> 3:  # ONNX Runtime keeps 32 bits of it, and would see another field
+                raise _BrokenError
             if kind == _VARINT:
                 _, after = _varint(message, position)
             elif kind == _BYTES:

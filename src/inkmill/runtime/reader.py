@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.config.model import ModelSpec
-from inkmill.data.decode import decode
+from inkmill.data.decode import decode, turn
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
@@ -31,6 +31,7 @@ MAX_BATCH = 32
 BATCH_PIXELS = 1 << 21
 """Pixels of a batch, so that the memory of a reader is bounded whatever its input size: 32 of up to 64x1024."""
 
+_ORIENTATION = 0x0112  # EXIF's tag
 _PIL_AS_ARRAYS = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
 
@@ -91,14 +92,14 @@ class BaseReader(ABC):
         if self.decoder.wants_all:
             probabilities = self.probabilities(images)
             phases.lap("forward")
+            refuse_nan(probabilities)
             texts, confidences = self.decoder.all(probabilities)
         else:
             best = self.classify(images)
             phases.lap("forward")
+            refuse_nan(best[1])
             texts, confidences = self.decoder.best(*best)
         phases.lap("decode")
-        if not np.isfinite(confidences).all():
-            raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
         return texts, confidences
 
     def read_batches(
@@ -160,8 +161,15 @@ class BaseReader(ABC):
             readings[position] = Reading(text, float(confidence), keys[position])
 
 
+def refuse_nan(probabilities: NDArray[np.floating[Any]]) -> None:
+    """Raise ModelFileError for probabilities that are no numbers: their best class is the blank, and the text empty."""
+    if not np.isfinite(probabilities.sum()):
+        raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
+
+
 def _is_one(images: object) -> bool:
-    return isinstance(images, (str, Path, bytes, np.ndarray)) or not isinstance(images, Iterable)
+    known = (str, Path, bytes, bytearray, memoryview, np.ndarray)
+    return isinstance(images, known) or not isinstance(images, Iterable)
 
 
 def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uint8]:
@@ -170,18 +178,30 @@ def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uin
             image = Path(image).read_bytes()
         except OSError as error:
             raise DataError(f"{key}: cannot be read ({error.strerror})") from error
+    if isinstance(image, (bytearray, memoryview)):
+        image = bytes(image)
     if not isinstance(image, bytes):
-        image = _encoded(np.asarray(_in_plain_colours(image)), key)
+        image = _encoded(_as_array(image, key), key)
     try:
         return decode(image, channels)
     except ImageError as error:
         raise ImageError(f"{key}: {error}") from error
 
 
-def _in_plain_colours(image: Any) -> Any:
-    """Convert a PIL image whose numbers are no gray, RGB or RGBA: palette, CMYK, bilevel and others."""
+def _as_array(image: Any, key: str) -> NDArray[Any]:
+    """Return an array of an array, or of a PIL image as a viewer shows it, as its file would be read.
+
+    A PIL image whose numbers are no gray, RGB or RGBA (palette, CMYK, bilevel and others) is converted.
+    """
     mode = getattr(image, "mode", None)
-    return image.convert("RGBA") if isinstance(mode, str) and mode not in _PIL_AS_ARRAYS else image
+    if not isinstance(mode, str):
+        return np.asarray(image)
+    try:
+        array = np.asarray(image if mode in _PIL_AS_ARRAYS else image.convert("RGBA"))
+        orientation = image.getexif().get(_ORIENTATION, 1)  # asked afterwards: PIL turns some kinds on loading them
+    except (ValueError, OSError) as error:
+        raise ImageError(f"image {key}: {error}") from error
+    return turn(array, orientation) if orientation in range(2, 9) else array
 
 
 def _encoded(array: NDArray[Any], key: str) -> bytes:

@@ -99,10 +99,12 @@ class Lexicon:
         left_out: how many hold a character that the model does not know, or are too long for it.
 
     Raises:
-        ConfigError: none is left.
+        ConfigError: none is left, or `words` is one text instead of many.
     """
 
     def __init__(self, words: Iterable[str], codec: Codec) -> None:
+        if isinstance(words, str | bytes | Path):  # whose parts would be words of one letter
+            raise ConfigError(f"words={str(words)[:40]!r}: expected a list of texts; read_words(PATH) reads a file")
         unique = list(dict.fromkeys(nfc(word) for word in words if word))
         fits = [word for word in unique if len(word) <= codec.max_label_length and not codec.charset.unknown(word)]
         if not fits:

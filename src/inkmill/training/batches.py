@@ -20,6 +20,7 @@ from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.buckets import measure_buckets
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.errors import ConfigError
@@ -88,6 +89,8 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         ConfigError: keep=gpu without a GPU, or more pictures than it holds.
         MissingExtraError: loader=dali without DALI.
     """
+    if plan.fit.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
+        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
     if dataset.loader == "dali":
         from inkmill.data.loaders.dali import DaliLoader
 
@@ -97,6 +100,8 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
         return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
     if dataset.keep == "gpu":
+        if device.type != "cuda":
+            raise ConfigError("dataset.keep=gpu, and there is no GPU here; use dataset.keep=ram")
         from inkmill.data.loaders.resident import ResidentLoader
 
         return ResidentLoader(replace(plan, engine="none"), device, workers)

@@ -190,7 +190,8 @@ class TextDataModule(LightningDataModule):
             return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number, threads=max(1, workers))
         if self._use_dali:
             self._say_without_dali(device)
-        on_gpu = device.type == "cuda" and plan.pipeline is None
+        # A pass on the GPU is compiled for one width, and foreign code knows no GPU.
+        on_gpu = device.type == "cuda" and plan.pipeline is None and plan.fit.mode != "height"
         engine: Literal["cv", "none"] = "none" if on_gpu else "cv"
         return DeviceLoader(make_loader(replace(plan, engine=engine), workers), device)
 

@@ -193,4 +193,6 @@ def _show(console: Console, metrics: dict[str, Any], phases: Phases, results: Re
     took.add_row("seconds", *(f"{some:.1f}" for some, _ in phases.shares().values()), f"{phases.total:.1f}")
     took.add_row("share", *(f"{share:.0%}" for _, share in phases.shares().values()), "")
     console.print(took)
-    console.print(f"metrics.json, predictions.csv and errors.html are in {results.folder}", highlight=False)
+    console.print(
+        f"metrics.json, predictions.csv and errors.html are in {results.folder}", markup=False, highlight=False
+    )

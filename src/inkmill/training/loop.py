@@ -75,6 +75,8 @@ class TrainingLoop:
 
     Attributes:
         history: how that was made which the run began with, for the card.
+        branched_from: the digest of the checkpoint that the user had the run go on from, if any.
+        spare: where that lies; it is not deleted.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class TrainingLoop:
     ) -> None:
         self._key = key
         self.history: list[dict[str, Any]] = []
+        self.branched_from: str | None = None
+        self.spare: Path | None = None
         self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
         self.loader, self.val_loaders = loaders
         settings = spec.train
@@ -249,10 +253,24 @@ class TrainingLoop:
 
     def save(self) -> None:
         """Write a checkpoint of everything that moves."""
-        self.watch.check()  # a checkpoint never holds weights that a bad loss has spoilt
+        self._check_losses()
         if self.fabric.is_global_zero:
             at, keep = self.progress, self.spec.train.keep_checkpoints
-            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key)
+            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self.spare)
+
+    def _check_losses(self) -> None:
+        """See that no rank's loss has spoilt the weights, for a checkpoint must not hold them; raises TrainingError."""
+        bad: TrainingError | None = None
+        try:
+            self.watch.check()
+        except TrainingError as error:
+            bad = error
+        if self.fabric.world_size > 1:
+            wrong = torch.tensor(float(bad is not None), device=self.fabric.device)
+            if float(cast(Tensor, self.fabric.all_reduce(wrong, reduce_op="sum"))) > 0 and bad is None:
+                bad = TrainingError("the loss of another rank is no number any more; it says of which samples")
+        if bad is not None:
+            raise bad
 
     def resume(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint of `save`."""
@@ -261,7 +279,12 @@ class TrainingLoop:
         self.schedule.load_state_dict(state["schedule"])
         self.watch.load_state_dict(state["watch"])
         self.progress = Progress(**state["progress"])
-        self.loader.load_state_dict(state["loader"])
+        self.branched_from = state.get("branched_from")
+        early = self.spec.train.early_stop
+        self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
+        if self.progress.stopped_early:
+            self.reporter.say(f"this run ended by train.early_stop={early}; a larger one, or none, lets it go on")
+        self._resume_loader(state["loader"])
         if self.average is not None and state["average"] is not None:
             self.average.load_state_dict(state["average"])
         scaler = getattr(self.fabric._precision, "scaler", None)
@@ -271,6 +294,14 @@ class TrainingLoop:
         if self.fabric.device.type == "cuda" and state["random"]["cuda"] is not None:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.fabric.device)
 
+    def _resume_loader(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of an epoch with the same data in the same order, after a whole one with any."""
+        if self.progress.batches or not (differences := self.loader.differences(state)):
+            self.loader.load_state_dict(state)
+            return
+        self.loader.set_epoch(self.progress.epoch)
+        self.reporter.say(f"the order of the samples is another one from this epoch on: {'; '.join(differences)}")
+
     def _state(self) -> dict[str, Any]:
         scaler = getattr(self.fabric._precision, "scaler", None)
         on_gpu = self.fabric.device.type == "cuda"
@@ -278,6 +309,7 @@ class TrainingLoop:
             "reader": self.prepared.card(self.spec, self.progress.best, self.history).to_json(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "branched_from": self.branched_from,
             "optimizer_name": self.spec.train.optim.name,
             "schedule": self.schedule.state_dict(),
             "watch": self.watch.state_dict(),

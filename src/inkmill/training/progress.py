@@ -45,7 +45,7 @@ class Reporter:
     def say(self, message: str) -> None:
         """Print one line."""
         if self.results is not None:
-            self.console.print(message, highlight=False)
+            self.console.print(message, markup=False, highlight=False)
 
     def epoch_starts(self, epoch: int, done: int, batches: int, stats: Stats, fills: bool = False) -> None:
         """Start the line of an epoch of `batches` batches of which `done` are done; `fills` where it fills a store."""
@@ -207,8 +207,9 @@ def draw_curves(path: Path, history: list[dict[str, Any]]) -> None:
         left.plot(epochs, [row[name] for row in history], marker=".", label=label)
     left.set(title="loss", xlabel="epoch", yscale="log" if all(row["train_loss"] > 0 for row in history) else "linear")
     for name, label in (("word_accuracy", "word accuracy"), ("ema_word_accuracy", "of the averaged weights")):
-        if history and name in history[0]:
-            right.plot(epochs, [row[name] for row in history], marker=".", label=label)
+        rows = [row for row in history if name in row]  # averaging may have begun or ended with a resumption
+        if rows:
+            right.plot([row["epoch"] for row in rows], [row[name] for row in rows], marker=".", label=label)
     right.plot(epochs, [row["cer"] for row in history], marker=".", label="CER")
     right.set(title="validation", xlabel="epoch", ylim=(-0.02, 1.02))
     for axes in (left, right):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,7 +22,7 @@ from inkmill.models.file import load_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.phases import Phases
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.reader import BaseReader
+from inkmill.runtime.reader import BaseReader, refuse_nan
 from inkmill.text.codecs import Codec
 from inkmill.text.normalise import Normaliser
 
@@ -64,9 +65,11 @@ class TorchReader(BaseReader):
         """Return the reader of a file, on the GPU where there is one.
 
         Raises:
-            ConfigError: `device` is a GPU, and there is none.
+            ConfigError: `device` is no device to read on, or a GPU where there is none.
             ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         """
+        if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise ConfigError(f"device={device}: expected cpu, cuda or cuda:NUMBER")
         if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device={device}, and torch finds no GPU here; leave it out to read on the CPU")
         return cls(*load_reader(path, device or best_device(), key), **options)
@@ -194,6 +197,7 @@ def _decoded(
 ) -> tuple[Batch, list[str], NDArray[np.float32]]:
     ids, probabilities = fetched.take()
     phases.lap("forward")
+    refuse_nan(probabilities)
     texts, confidences = codec.decode(ids, probabilities)
     phases.lap("decode")
     return batch, texts, confidences

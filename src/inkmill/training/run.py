@@ -21,7 +21,7 @@ from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
-from inkmill.models.file import fitting_cuts, load_checkpoint, read_any
+from inkmill.models.file import fitting_cuts, read_any
 from inkmill.models.narrow import cut, find_cuts
 from inkmill.models.recognizer import Recognizer, build_recognizer
 from inkmill.models.simulate import is_simulated
@@ -29,7 +29,7 @@ from inkmill.runtime.card import ReaderCard
 from inkmill.text.charset import Charset
 from inkmill.training.auto_plan import with_plan
 from inkmill.training.batches import open_loaders
-from inkmill.training.checkpoint import find_latest
+from inkmill.training.checkpoint import choose, digest
 from inkmill.training.finetune import start_from
 from inkmill.training.int8 import start_simulating
 from inkmill.training.loading_facts import watch_loader
@@ -89,8 +89,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         reporter.say("wandb is accepted and has no effect here")
     try:
         key = find_key(spec.encryption_key)
-        checkpoint = _checkpoint(spec, folder)
-        state = load_checkpoint(checkpoint, key) if checkpoint is not None else None
+        checkpoint, state = choose(folder, spec.train.resume_training_checkpoint_path, key)
         seed = _seed(spec, fabric, state, reporter)
         if not fabric.is_global_zero:
             fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
@@ -179,11 +178,6 @@ def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, reporter: Re
         reporter.say(f"seed {seed}")
     torch.manual_seed(seed)  # the same on every rank: the weights must start alike
     return seed
-
-
-def _checkpoint(spec: Spec, folder: Path) -> Path | None:
-    asked = spec.train.resume_training_checkpoint_path
-    return Path(asked) if asked else find_latest(folder)
 
 
 def _model(
@@ -286,6 +280,8 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
         )
     loop.resume(state)
     loop.history = before.history()[:-1]  # its last step is this run
+    if given := spec.train.resume_training_checkpoint_path:
+        loop.branched_from, loop.spare = digest(Path(given)), Path(given)
     progress = loop.progress
     reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
 

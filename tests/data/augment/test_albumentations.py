@@ -88,3 +88,10 @@ def test_without_albumentations_the_pip_line_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "albumentations", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'inkmill\[albumentations\]'"):
         AlbumentationsPipeline(A_PIPELINE)
+
+
+def test_a_transform_that_refuses_the_picture_says_so_in_a_sentence() -> None:
+    albumentations = pytest.importorskip("albumentations")
+    pipeline = AlbumentationsPipeline(albumentations.to_dict(albumentations.Compose([albumentations.ISONoise(p=1)])))
+    with pytest.raises(ConfigError, match=r"refuses an image of \(8, 8, 1\): .*channel"):
+        pipeline.apply_one(np.zeros((8, 8, 1), np.uint8), np.array([1], np.uint64))

@@ -44,6 +44,17 @@ def test_a_loader_goes_on_after_its_workers_died(captcha_plan: Callable[..., Loa
         assert sum(len(batch) for batch in loader) == 67
 
 
+def test_sigterm_to_every_process_of_a_job_leaves_workers_to_their_parent(
+    captcha_plan: Callable[..., LoadPlan],
+) -> None:
+    with make_loader(captcha_plan(), 2) as loader:
+        batches = iter(loader)
+        seen = len(next(batches))
+        for child in active_children():
+            os.kill(child.pid or 0, signal.SIGTERM)
+        assert seen + sum(len(batch) for batch in batches) == 67
+
+
 def test_a_bug_in_a_worker_comes_back_with_its_traceback(captcha_plan: Callable[..., LoadPlan]) -> None:
     plan = captcha_plan(faults={"buggy": frozenset({5})})
     with make_loader(plan, 1) as loader, pytest.raises(RuntimeError, match="ZeroDivisionError: a bug in a source"):
@@ -116,8 +127,9 @@ def run_script(place: Path, captchas: Path, end: str) -> tuple[subprocess.Comple
         ("", 0),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("os.killpg(0, signal.SIGINT)", -signal.SIGINT),
+        ("os.killpg(0, signal.SIGTERM)", -signal.SIGTERM),
     ],
-    ids=["end of the script", "kill -9", "Ctrl-C"],
+    ids=["end of the script", "kill -9", "Ctrl-C", "SIGTERM"],
 )
 def test_nothing_is_left_behind(tmp_path: Path, captchas: Path, end: str, code: int) -> None:
     done, pids = run_script(tmp_path, captchas, end)

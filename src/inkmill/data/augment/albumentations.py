@@ -87,13 +87,17 @@ class AlbumentationsPipeline:
             state: one uint64, the random state that `row_states` gives the sample.
 
         Raises:
-            ConfigError: the pipeline changes the image's size or type.
+            ConfigError: the pipeline refuses the image, or changes its size or type.
         """
         if not hasattr(self._of_thread, "pipeline"):  # its generators are its own, so threads cannot share one
             self._of_thread.pipeline = _build(self._serialised)
         pipeline = self._of_thread.pipeline
         pipeline.set_random_seed(state.item() & 0xFFFFFFFF)
-        changed = pipeline(image=image)["image"]
+        try:
+            changed = pipeline(image=image)["image"]
+        except Exception as error:  # other people's code, which raises what it likes
+            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            raise ConfigError(f"the Albumentations pipeline refuses an image of {image.shape}: {said}") from error
         if not isinstance(changed, np.ndarray) or changed.size != image.size or changed.dtype != np.uint8:
             raise ConfigError(
                 f"the Albumentations pipeline must keep an image uint8 of {image.shape}, it gave "

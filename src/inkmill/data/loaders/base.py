@@ -27,14 +27,15 @@ from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.stages import add
 from inkmill.data.sample import Batch
+from inkmill.data.sources.base import identity_of
 from inkmill.errors import DataError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 _Produced = Generator[Made, None, None]
 
 _MEANING = {
-    "fingerprint": "the data's fingerprint",
+    "data": "the digest of the data's keys and labels",
     "samples": "the number of samples",
     "seed": "the seed",
     "shuffle": "shuffle",
@@ -174,7 +175,7 @@ class Loader(ABC):
     def _identity(self) -> dict[str, Any]:
         widths = self.plan.bucket_widths
         return {
-            "fingerprint": self.plan.source.fingerprint,
+            "data": identity_of(self.plan.source),
             "samples": len(self.plan.source),
             "seed": self.plan.seed,
             "shuffle": self.plan.shuffle,
@@ -182,23 +183,30 @@ class Loader(ABC):
             "buckets": "" if widths is None else hashlib.sha256(np.asarray(widths, "<i4").tobytes()).hexdigest()[:16],
         }
 
+    def differences(self, state: dict[str, Any]) -> list[str]:
+        """Return in words why the order of the samples is another one than where `state` was taken; empty: it is not.
+
+        Raises:
+            DataError: it is no state of a loader.
+        """
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            raise DataError(f"this is not the state of a loader (version {STATE_VERSION}): {str(state)[:80]}")
+        return [
+            f"{_MEANING[name]} was {state.get(name)!r} and is {now!r}"
+            for name, now in self._identity.items()
+            if state.get(name) != now
+        ]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration go on where `state` was taken, also with other workers or another number of ranks.
 
         Raises:
             DataError: it is no such state, or the order of the samples would be another one; says what differs.
         """
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            raise DataError(f"this is not the state of a loader (version {STATE_VERSION}): {str(state)[:80]}")
-        differences = [
-            f"{_MEANING[name]} was {state.get(name)!r} and is {now!r}"
-            for name, now in self._identity.items()
-            if state.get(name) != now
-        ]
-        if differences:
+        if differences := self.differences(state):
             raise DataError(
-                f"the loader of {self.plan.source.name} cannot go on from this state: {'; '.join(differences)}"
-                " (restore it, or start the epoch anew)"
+                f"the loader of {self.plan.source.name} cannot go on in the middle of an epoch: "
+                f"{'; '.join(differences)} (restore it, or go on from a checkpoint that was taken after a whole epoch)"
             )
         self._epoch, self._batches, self._at_start = int(state["epoch"]), int(state["batches"]), True
         if self._batches >= len(self):

@@ -80,6 +80,10 @@ class DeviceLoader:
         """Return where the consumer stands: the batch that is on its way does not count yet."""
         return self.loader.state_dict() if self._state is None else self._state
 
+    def differences(self, state: dict[str, Any]) -> list[str]:
+        """See Loader.differences."""
+        return self.loader.differences(state)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See Loader.load_state_dict."""
         self.loader.load_state_dict(state)

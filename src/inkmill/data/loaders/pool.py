@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.sharedctypes import RawValue
+from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 import numpy as np
@@ -77,7 +77,7 @@ class Pool:
         self._job, self._handed, self._count = job, handed, count
         self._run = RawValue("Q", 0)
         self._workers: list[_Worker] = []
-        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._finalizer: Finalize | None = None
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
@@ -127,7 +127,8 @@ class Pool:
                 process.start()
                 theirs.close()  # so that the pipe ends when the worker does
                 self._workers.append(_Worker(process, ours, np.frombuffer(memory.buffer, np.uint8), []))
-        self._finalizer = weakref.finalize(self, _end, self._workers)
+        # With a priority it also runs at exit, before multiprocessing waits for processes, which ignore its SIGTERM.
+        self._finalizer = Finalize(self, _end, (self._workers,), exitpriority=1)
         for worker in self._workers:
             try:
                 worker.connection.send_bytes(job)

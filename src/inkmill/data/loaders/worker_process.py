@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.processes import leave_signals_to_parent
 from inkmill.errors import InkmillError
 
 Task = tuple[int, ...]
@@ -47,7 +47,7 @@ def work(connection: Connection, memory: Arena, run_now: Any, handed: tuple[Any,
         run_now: shared integer, the number of the pool's present run.
         handed: for `job.open`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the pool ends its workers itself
+    leave_signals_to_parent()
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     try:
         job: Job = connection.recv()

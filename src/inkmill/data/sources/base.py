@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from inkmill.data.sample import Sample, Source, Target
+from inkmill.data.sources.packed import PackedStrings, fingerprint
 from inkmill.errors import DataError
 
 MAX_IMAGE_BYTES = 256 << 20
@@ -34,6 +35,14 @@ class BaseSource:
 
     def _fingerprint(self) -> str:
         raise NotImplementedError
+
+    @cached_property
+    def identity(self) -> str:
+        """Hex digest that stands for the samples in their order, the same for a copy of the data with other times."""
+        return self._identity()
+
+    def _identity(self) -> str:
+        return fingerprint("keys", PackedStrings(map(self.key, range(len(self)))))
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -72,6 +81,11 @@ class BaseSource:
         if not 0 <= position < len(self):
             raise IndexError(f"{self.name} has {len(self)} samples; there is no sample {index}")
         return position
+
+
+def identity_of(source: Source) -> str:
+    """Return what stands for the samples in their order; of sources of other making it is their fingerprint."""
+    return source.identity if isinstance(source, BaseSource) else source.fingerprint
 
 
 def check_image_bytes(size: int, key: str) -> None:

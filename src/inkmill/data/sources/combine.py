@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inkmill.data.sample import Source, Target
-from inkmill.data.sources.base import BaseSource, described
+from inkmill.data.sources.base import BaseSource, described, identity_of
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import ConfigError, DataError
 
@@ -62,6 +62,9 @@ class Subset(BaseSource):
 
     def _fingerprint(self) -> str:
         return fingerprint("subset", self.source.fingerprint, self.indices)
+
+    def _identity(self) -> str:
+        return fingerprint("subset", identity_of(self.source), self.indices)
 
 
 class Mix(BaseSource):
@@ -135,6 +138,9 @@ class Mix(BaseSource):
 
     def _fingerprint(self) -> str:
         return fingerprint("mix", *(source.fingerprint for source in self.sources), repr(self.weights))
+
+    def _identity(self) -> str:
+        return fingerprint("mix", *map(identity_of, self.sources), repr(self.weights))
 
 
 class Concat(Mix):

@@ -81,6 +81,9 @@ class FolderSource(BaseSource):
         stats = np.fromiter(map(self._stat, self._images), np.dtype((np.int64, 2)), len(self))
         return fingerprint("folder", self.format, self._images, self._labels, stats)
 
+    def _identity(self) -> str:
+        return fingerprint("folder", self._images, self._labels)
+
     def _stat(self, image: str) -> tuple[int, int]:
         try:
             status = os.stat(os.path.join(self.root, image))  # noqa: PTH116, PTH118

@@ -113,6 +113,9 @@ class LmdbSource(BaseSource):
         status = (self.folder / "data.mdb").stat()
         return fingerprint("lmdb", f"{status.st_size} {status.st_mtime_ns} {self._base} {self._length}")
 
+    def _identity(self) -> str:
+        return fingerprint("lmdb", f"{(self.folder / 'data.mdb').stat().st_size} {self._base} {self._length}")
+
 
 class _Environment:
     """An open LMDB, closed when the last source that reads it is gone."""

@@ -115,6 +115,9 @@ class ShardSource(BaseSource):
         times = np.array([(status.st_size, status.st_mtime_ns) for status in stats], np.int64)
         return fingerprint("shards", self._keys, self._table, times)
 
+    def _identity(self) -> str:
+        return fingerprint("shards", self._keys, self._table)
+
 
 class _OpenShard:
     """A file that threads and forked processes can read at the same time, closed when the last user lets it go."""
