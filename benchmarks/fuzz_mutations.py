@@ -76,6 +76,7 @@ def model_cases(models: dict[str, bytes], count: int, random: Random) -> Iterato
         *(("onnx", f"{change.__name__}, sealed anew", _sealed_anew(change)) for change in ACCIDENTS),
         ("onnx", "numbers of the card", _onnx_card),
         ("onnx", "numbers of the graph", _onnx_graph),
+        ("onnx", "hidden fields", _onnx_hidden),
         *(("safetensors", change.__name__, change) for change in ACCIDENTS),
         ("safetensors", "header, sealed anew", _safetensors_header),
         ("safetensors", "weights, sealed anew", _safetensors_weights),
@@ -83,6 +84,7 @@ def model_cases(models: dict[str, bytes], count: int, random: Random) -> Iterato
         *(("pth", change.__name__, change) for change in ACCIDENTS),
         ("pth", "zip bomb", _zip_bomb),
         ("pth", "pickle that calls", _pickle),
+        ("pth", "weights of one number", _pth_spread),
     ]
     magics = (b"PK\x03\x04", b"\x80\x04", b"inkmillE", b"GIF89a", b"\x7fELF", b"")
     for number in range(count):
@@ -141,6 +143,41 @@ def _onnx_graph(data: bytes, random: Random) -> bytes:
             model.graph.node.append(helper.make_node("ReduceSum", ["zeros"], ["total"], keepdims=0))
             model.graph.output.append(helper.make_tensor_value_info("total", TensorProto.FLOAT, []))
     return seal(model.SerializeToString())
+
+
+def _onnx_hidden(data: bytes, random: Random) -> bytes:
+    """Put an endless loop into a field whose number is the graph's in its lower 32 bits, all that is kept of it."""
+    import onnx
+    from onnx import helper
+
+    model = onnx.load_from_string(data)
+    del model.metadata_props[-1]
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "body", [], [])
+    model.graph.node.append(helper.make_node("Loop", ["", ""], ["forever"], body=body))
+    graph = model.graph.SerializeToString()
+    model.ClearField("graph")
+    tag = 7 << 3 | 2 | 1 << int(random.integers(32, 64))
+    return seal(model.SerializeToString() + _varint(tag) + _varint(len(graph)) + graph)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def _pth_spread(data: bytes, random: Random) -> bytes:
+    """Let one number stand for every weight of a model much larger than the file."""
+    import torch
+
+    state = torch.load(io.BytesIO(data), weights_only=True)
+    weights = state["model"].items()
+    state["model"] = {name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for name, tensor in weights}
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
 
 
 def _changed_card(text: str, random: Random) -> str:
