@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,14 @@ def test_answers_come_in_order_and_tasks_are_drawn_as_needed() -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(BrokenProcessPool):
         list(in_order(os._exit, [(1,)], 1, int))
+
+
+def test_a_process_that_is_killed_ends_the_others_whatever_they_are_at() -> None:
+    answers = in_order(time.sleep, [(0.0,), (60.0,), (60.0,), (60.0,)], 2, int)
+    next(answers)
+    started = time.monotonic()
+    os.kill(active_children()[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(BrokenProcessPool):
+        list(answers)
+    assert not active_children()
+    assert time.monotonic() - started < 30

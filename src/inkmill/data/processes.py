@@ -87,7 +87,9 @@ def leave_signals_to_parent() -> None:
 
 
 def _begin(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
-    leave_signals_to_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # the executor ends the others by SIGTERM when one of them has died
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
