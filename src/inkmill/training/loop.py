@@ -150,6 +150,7 @@ class TrainingLoop:
                 if steps:
                     self._after_step()
         self.watch.check()
+        self._add_up_losses()
         self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
         progress.epoch, progress.batches = progress.epoch + 1, 0
 
@@ -201,7 +202,7 @@ class TrainingLoop:
         if self.progress.step % self.spec.train.log_every:
             return False
         wish = torch.tensor(float(self._interrupted), device=self.fabric.device)
-        return float(cast(Tensor, self.fabric.all_reduce(wish, reduce_op="sum"))) > 0
+        return float(self._added_up(wish)) > 0
 
     def _validate(self) -> None:
         phases = Phases()
@@ -254,9 +255,18 @@ class TrainingLoop:
     def save(self) -> None:
         """Write a checkpoint of everything that moves."""
         self._check_losses()
+        self._add_up_losses()
         if self.fabric.is_global_zero:
             at, keep = self.progress, self.spec.train.keep_checkpoints
             save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self.spare)
+
+    def _add_up_losses(self) -> None:
+        if self.fabric.world_size > 1:
+            self.watch.add_up(lambda sums: self._added_up(sums.to(self.fabric.device)), self.fabric.is_global_zero)
+
+    def _added_up(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks, each of which calls this."""
+        return cast(Tensor, self.fabric.all_reduce(tensor, reduce_op="sum"))
 
     def _check_losses(self) -> None:
         """See that no rank's loss has spoilt the weights, for a checkpoint must not hold them; raises TrainingError."""
@@ -267,7 +277,7 @@ class TrainingLoop:
             bad = error
         if self.fabric.world_size > 1:
             wrong = torch.tensor(float(bad is not None), device=self.fabric.device)
-            if float(cast(Tensor, self.fabric.all_reduce(wrong, reduce_op="sum"))) > 0 and bad is None:
+            if float(self._added_up(wrong)) > 0 and bad is None:
                 bad = TrainingError("the loss of another rank is no number any more; it says of which samples")
         if bad is not None:
             raise bad
@@ -277,7 +287,8 @@ class TrainingLoop:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        self.watch.load_state_dict(state["watch"])
+        if self.fabric.is_global_zero:  # the sums are those of all ranks
+            self.watch.load_state_dict(state["watch"])
         self.progress = Progress(**state["progress"])
         self.branched_from = state.get("branched_from")
         early = self.spec.train.early_stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +65,16 @@ class LossWatch:
     def recent_mean(self) -> float:
         """Return the mean loss an image at the last look."""
         return self._recent
+
+    def add_up(self, over_ranks: Callable[[Tensor], Tensor], keeps: bool) -> None:
+        """Make the sums of the epoch those of all ranks; the rank that `keeps` them has them from then on, no other.
+
+        Args:
+            over_ranks: adds a tensor up over the ranks; all of them call it.
+            keeps: whether this rank does.
+        """
+        total, count = over_ranks(torch.tensor([self._sum, self._count], dtype=torch.float64)).tolist()
+        self._sum, self._count = (total, int(count)) if keeps else (0.0, 0)
 
     def epoch_mean(self) -> float:
         """Return the mean loss an image since the last call that had news, and start anew."""
