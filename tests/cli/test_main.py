@@ -140,7 +140,9 @@ def test_a_preset_and_a_file_may_both_be_given(tmp_path: Path, capsys: pytest.Ca
     assert run(["spec", "-e", "captcha", "train.num_epochs=77"]) == 0
     assert said == capsys.readouterr().out
     assert run(["spec", "-e", "captcha", "-e", "line", "-e", "tao"]) == 2
-    assert "-e is given 3 times" in capsys.readouterr().err
+    assert "-e captcha -e line -e tao: expected a file or a preset" in capsys.readouterr().err
+    assert run(["spec", "-e", f"{tmp_path}/mine.yaml", "-e", "captcha"]) == 2
+    assert "expected a file or a preset, or a preset and then a file" in capsys.readouterr().err
 
 
 def test_sets_given_by_position_stand_in_place_of_those_of_taos_keys(

@@ -146,3 +146,13 @@ def test_probabilities_that_are_no_numbers_are_damage_and_no_empty_text(wants_al
     reader.decoder.wants_all = wants_all
     with pytest.raises(ModelFileError, match="no numbers: its weights are damaged"):
         reader.read([red])
+
+
+def test_a_pil_image_with_damaged_exif_is_read_upright_and_a_memmap_is_an_array(red: Pixels, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(red).save(file, "PNG", exif=b"Exif\0\0garbage!!")
+    mapped = np.memmap(tmp_path / "m", np.uint8, "w+", shape=red.shape)
+    mapped[:] = red
+    reader = Brightness()
+    reader.read([file.getvalue(), Image.open(io.BytesIO(file.getvalue())), mapped])
+    assert all(np.array_equal(reader.shown[0][0], image) for image in reader.shown[0][1:])

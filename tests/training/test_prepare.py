@@ -92,5 +92,5 @@ def test_too_few_usable_samples_for_two_parts_are_one_sentence(labelled: Labelle
     folder = labelled(["12"] * 12)
     for number in range(1, 12):
         (folder / f"{number}.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"too few for training and validation: give dataset\.val"):
+    with pytest.raises(DataError, match=r"1 of its 12 samples can be used, and none of the \d+ of one"):
         prepared(folder, "dataset.max_lost=1")

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from torch.optim import Optimizer
 
 from inkmill.config.spec import Spec
-from inkmill.errors import ConfigError, DataError
+from inkmill.errors import ConfigError, DataError, ModelFileError
+from inkmill.models.file import load_checkpoint
 from inkmill.training.checkpoint import find_latest
 from inkmill.training.loop import TrainingLoop
+from inkmill.training.optim import Schedule
 from inkmill.training.run import TrainResult, train
 
 MakeSpec = Callable[..., Spec]
@@ -88,6 +92,60 @@ def test_other_data_are_another_order_in_an_epoch_and_a_line_after_one(
     assert "the order of the samples is another one from this epoch on: the digest of the data's keys" in said
 
 
+def test_the_rate_goes_on_where_it_was_with_batches_of_another_size(
+    small_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cosine = ["train.num_epochs=4", "train.optim.lr_scheduler=cosine", "train.optim.lr=1e-3"]
+    rates: list[float] = []
+    apply, save = Schedule.apply, TrainingLoop.save
+
+    def noted(self: Schedule, optimizer: Optimizer, step: int) -> float:
+        rates.append(apply(self, optimizer, step))
+        return rates[-1]
+
+    def save_and_stop(self: TrainingLoop) -> None:
+        save(self)
+        if self.progress.epoch == 2:
+            raise RuntimeError("the power went out")
+
+    monkeypatch.setattr(Schedule, "apply", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "save", save_and_stop)
+        with pytest.raises(RuntimeError, match="power"):
+            train(small_spec(*cosine))
+    before = len(rates)
+    train(small_spec(*cosine, "dataset.batch_size=4"))
+    assert len(rates) - before == 2 * 27, "108 samples to train on"
+    assert rates[before] == pytest.approx(rates[before - 1], rel=0.2)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(1e-5, rel=0.1)
+
+
+def test_a_checkpoint_of_an_earlier_loader_goes_on_after_a_whole_epoch(
+    small_spec: MakeSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(small_spec("train.num_epochs=1")).folder
+    newest = find_latest(folder)
+    assert newest is not None
+    state = load_checkpoint(newest)
+    state["loader"]["version"] = 1
+    torch.save(state, newest)
+    result, said = told(small_spec("train.num_epochs=2"), capsys)
+    assert result.metrics["epochs"] == 2
+    assert "written by an earlier inkmill" in said
+
+
+def test_a_damaged_newest_checkpoint_is_named_with_the_way_out(small_spec: MakeSpec) -> None:
+    folder = train(small_spec("train.num_epochs=2")).folder
+    old, newest = sorted(folder.glob("model_epoch_*.pth"))
+    newest.write_bytes(newest.read_bytes()[:1000])
+    again = small_spec("train.num_epochs=3", f"train.resume_training_checkpoint_path={old}")
+    with pytest.raises(ModelFileError, match=r"it is newer than .*move it away"):
+        train(again)
+    newest.unlink()
+    assert train(again).metrics["epochs"] == 3
+
+
 def test_a_checkpoint_of_ones_own_choice_stays_and_the_command_goes_on_with_what_came_of_it(
     small_spec: MakeSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,7 +181,7 @@ def test_a_run_that_ended_early_goes_on_without_the_limit_and_says_so_with_it(
     ended = train(small_spec(*settings, "train.early_stop=1")).metrics["epochs"]
     assert ended < 8
     _, said = told(small_spec(*settings, "train.early_stop=1"), capsys)
-    assert "this run ended by train.early_stop=1; a larger one, or none, lets it go on" in said
+    assert "nothing to do: the last 1 validations brought nothing better, and train.early_stop=1" in said
     assert train(small_spec(*settings)).metrics["epochs"] == 8
 
 

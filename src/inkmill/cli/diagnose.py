@@ -27,7 +27,7 @@ def diagnose(
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Also write it as one HTML page with charts.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long it may take; shorter is less certain.")] = 105.0,
+    seconds: Annotated[float, typer.Option(min=1, help="About how long it takes; shorter is less certain.")] = 105.0,
 ) -> None:
     """Find out why training is slow: the limit, the one change to make, and the proof that it helps.
 

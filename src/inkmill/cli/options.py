@@ -67,7 +67,7 @@ def load(spec: Sequence[str] | None, overrides: Sequence[str], **positional: Any
         overrides: the KEY=VALUE arguments.
         positional: values of keys given by position, with `__` for the dot; those that are None or empty are left out.
     """
-    from inkmill.config.load import load_spec
+    from inkmill.config.load import load_spec, preset_names
 
     given: list[tuple[str, Any]] = []
     for name, value in positional.items():
@@ -78,10 +78,10 @@ def load(spec: Sequence[str] | None, overrides: Sequence[str], **positional: Any
             return load_spec(None, [*given, *overrides])
         case [file]:
             return load_spec(file, [*given, *overrides])
-        case [preset, file]:
+        case [preset, file] if preset in preset_names():
             return load_spec(file, [*given, *overrides], preset=preset)
         case many:
-            raise ConfigError(f"-e is given {len(many)} times: give a file or a preset, or a preset and then a file")
+            raise ConfigError(f"-e {' -e '.join(many)}: expected a file or a preset, or a preset and then a file")
 
 
 def make_console() -> Console:

@@ -19,9 +19,10 @@ from inkmill.data.convert_sinks import Plan, label_text
 from inkmill.data.convert_staging import Staging
 from inkmill.data.convert_worker import Chunk, Done, run
 from inkmill.data.formats import FORMATS, Entry, LabelFormat
-from inkmill.data.sample import Source
+from inkmill.data.sample import Source, Text
 from inkmill.data.sources.combine import notes_of
 from inkmill.data.sources.lmdb_writer import LmdbWriter
+from inkmill.data.sources.packed import PackedStrings, repeats
 from inkmill.data.sources.shard_index import index_path
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import writing
@@ -94,7 +95,17 @@ def _plan(source: Source, kind: str, staging: Staging) -> Plan:
     labels = None if kind in _STORES else FORMATS.get(kind)()
     folder = f"{labels.image_folder}/" if labels and labels.image_folder else ""
     inside = folder and all(source.key(index).startswith(folder) for index in range(len(source)))
-    return Plan(source, kind, staging.destination, staging.work, labels, folder if inside else "")
+    strip = folder if inside else ""
+    twice = _taken(source, labels, strip) if labels else frozenset[int]()
+    return Plan(source, kind, staging.destination, staging.work, labels, strip, twice)
+
+
+def _taken(source: Source, labels: LabelFormat, strip: str) -> frozenset[int]:
+    """Return the samples that would take an earlier one's place; found beforehand, so that workers cannot race."""
+    nothing = Text("")
+    keys = (source.key(index).removeprefix(strip) for index in range(len(source)))
+    places = (labels.place(key, nothing, index, ".png") for index, key in enumerate(keys))
+    return frozenset(repeats(PackedStrings(labels.label_of(place) or place for place in places)))
 
 
 def _chunks(source: Source, kind: str, shard_size: int, seed: int) -> Iterator[Chunk]:

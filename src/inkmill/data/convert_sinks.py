@@ -27,6 +27,7 @@ class Plan:
         work: the scratch folder; its `out` becomes the destination, its `rejected` holds what is left out.
         format: the label format; None for lmdb and shards.
         strip: what all keys begin with and images in the destination need not, such as `images/`.
+        twice: the samples whose name, or whose label file's, an earlier sample has.
     """
 
     source: Source
@@ -35,6 +36,7 @@ class Plan:
     work: Path
     format: LabelFormat | None = None
     strip: str = ""
+    twice: frozenset[int] = frozenset()
 
 
 class Sink(Protocol):
@@ -151,11 +153,12 @@ class _Files:
 
     def add(self, index: int, key: str, image: bytes, target: Target) -> str:
         suffix = suffix_of(image)
-        place = self._labels.place(self._short(key), target, index, suffix)
+        elsewhere = self._labels.place(f"twice/{index:09d}", target, index, suffix)
+        place = elsewhere if index in self._plan.twice else self._labels.place(self._short(key), target, index, suffix)
         try:
             self._write(place, image)
-        except FileExistsError:  # another sample has this name, or its label's
-            place = self._labels.place(f"twice/{index:09d}", target, index, suffix)
+        except FileExistsError:  # a key without a suffix, which only its picture gives it
+            place = elsewhere
             self._write(place, image)
         return place
 

@@ -137,13 +137,15 @@ def what_convert_did_not_make(folder: Path) -> str | None:
         made = manifest.get("files") if manifest["format"] == "inkmill data set" else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "it does not hold a converted set"
+    if made is None:
+        return "it was made by an earlier inkmill, which did not count its files"
     written = (folder / MANIFEST).stat().st_mtime_ns
     for place, _, files in os.walk(folder):
         for path in (Path(place, name) for name in files if name not in _COME_AND_GO):
             if path.lstat().st_mtime_ns > written:
                 return f"{path.relative_to(folder)} is newer than its conversion"
     found = count_files(folder)
-    return None if found == made else f"it holds {found:,} files, and its conversion left {made or 'an unknown number'}"
+    return None if found == made else f"it holds {found:,} files, and its conversion left {made:,}"
 
 
 class _Lock:

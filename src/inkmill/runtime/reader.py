@@ -163,7 +163,7 @@ class BaseReader(ABC):
 
 def refuse_nan(probabilities: NDArray[np.floating[Any]]) -> None:
     """Raise ModelFileError for probabilities that are no numbers: their best class is the blank, and the text empty."""
-    if not np.isfinite(probabilities.sum()):
+    if not np.isfinite(probabilities.sum(dtype=np.float32)):
         raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
 
 
@@ -194,13 +194,16 @@ def _as_array(image: Any, key: str) -> NDArray[Any]:
     A PIL image whose numbers are no gray, RGB or RGBA (palette, CMYK, bilevel and others) is converted.
     """
     mode = getattr(image, "mode", None)
-    if not isinstance(mode, str):
+    if isinstance(image, np.ndarray) or not isinstance(mode, str):
         return np.asarray(image)
     try:
         array = np.asarray(image if mode in _PIL_AS_ARRAYS else image.convert("RGBA"))
-        orientation = image.getexif().get(_ORIENTATION, 1)  # asked afterwards: PIL turns some kinds on loading them
     except (ValueError, OSError) as error:
         raise ImageError(f"image {key}: {error}") from error
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)  # asked afterwards: PIL turns some kinds on loading them
+    except Exception:  # a damaged block counts as upright, as it does in a file
+        orientation = 1
     return turn(array, orientation) if orientation in range(2, 9) else array
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from inkmill.crypt import Key, sealed
-from inkmill.errors import ConfigError, OutputError
+from inkmill.errors import ConfigError, ModelFileError, OutputError
 from inkmill.files import write_bytes_atomic
 from inkmill.models.file import load_checkpoint
 
@@ -91,10 +91,13 @@ def choose(folder: Path, given: str | None, key: Key | None) -> tuple[Path | Non
     state = load_checkpoint(asked, key)
     if newest is None or newest.resolve() == asked.resolve():
         return asked, state
-    last = load_checkpoint(newest, key)
+    try:
+        last = load_checkpoint(newest, key)
+    except ModelFileError as error:
+        raise ModelFileError(f"{error}; it is newer than {asked}: move it away to go on from that") from None
     if last.get("branched_from") == digest(asked):
         return newest, last
-    if _step(last) > _step(state):
+    if "progress" in state and _step(last) > _step(state):
         raise ConfigError(
             f"{newest} is newer than {asked}, and of a run that did not begin from it: give another results_dir, or "
             "move the newer checkpoints away"

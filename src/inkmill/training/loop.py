@@ -180,7 +180,7 @@ class TrainingLoop:
             self.fabric.clip_gradients(
                 self.wrapped, self.optimizer, max_norm=settings.clip_grad_norm, error_if_nonfinite=False
             )
-        rate = self.schedule.apply(self.optimizer, progress.step)
+        rate = self.schedule.apply(self.optimizer, self._step_of_schedule())
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
@@ -194,6 +194,14 @@ class TrainingLoop:
             self.save()
         if stops:
             raise KeyboardInterrupt
+
+    def _step_of_schedule(self) -> int:
+        """Return which step of the run this would be, had all its epochs been as long as the present one.
+
+        That is `progress.step`, unless a run goes on with other data or another batch size.
+        """
+        within = max(0, self.progress.batches - 1) // self.spec.train.accumulate
+        return self.progress.epoch * self.schedule.steps_per_epoch + within
 
     def _all_stop(self) -> bool:
         """Return whether the run is to stop here; several ranks agree every few steps, or one would wait for ever."""
@@ -294,7 +302,11 @@ class TrainingLoop:
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
         if self.progress.stopped_early:
-            self.reporter.say(f"this run ended by train.early_stop={early}; a larger one, or none, lets it go on")
+            since = self.progress.validations_since_best
+            self.reporter.say(
+                f"nothing to do: the last {since} validations brought nothing better, and train.early_stop={early}; "
+                "a larger one, or none, lets the run go on"
+            )
         self._resume_loader(state["loader"])
         if self.average is not None and state["average"] is not None:
             self.average.load_state_dict(state["average"])

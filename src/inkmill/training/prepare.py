@@ -236,9 +236,12 @@ def _usable(source: Source, report: CheckReport, fit: Fit, part: NDArray[np.int6
     """Return what can be used of a set, or of the part of its rows that is given."""
     rows = report.keep if part is None else np.intersect1d(part, report.keep, assume_unique=True)
     if not len(rows):
-        of = "" if part is None else f"; {len(report.keep)} can, too few for training and validation: give dataset.val"
-        count = len(source if part is None else part)
-        raise DataError(f"{source.name}: none of {count} samples can be used{of or '; `inkmill check` shows why'}")
+        if part is None or not len(report.keep):
+            raise DataError(f"{source.name}: none of its {len(source)} samples can be used; `inkmill check` shows why")
+        raise DataError(
+            f"{source.name}: {len(report.keep)} of its {len(source)} samples can be used, and none of the {len(part)} "
+            "of one of its two parts, for training and for validation: mend them, or give dataset.val"
+        )
     widths = None
     if fit.mode == "height":
         widths = np.array([fit.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)

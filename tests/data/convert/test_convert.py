@@ -265,6 +265,29 @@ def test_two_pictures_with_one_name_keep_their_own_labels(
     assert contents(source_of(tmp_path / "out")) == whole
 
 
+def test_who_keeps_a_name_does_not_depend_on_workers(tmp_path: Path, make_images) -> None:
+    names = [f"{number:03d}{suffix}" for suffix in (".png", ".jpg") for number in range(300)]
+    folder = make_images(tmp_path / "set", names)
+    (folder / "labels.tsv").write_text("".join(f"{name}\t{name}\n" for name in names), "utf-8")
+    found = []
+    for workers in (0, 2):
+        convert(source_of(folder), tmp_path / f"out{workers}", "txt", workers=workers)
+        out = tmp_path / f"out{workers}"
+        found.append(sorted(str(path.relative_to(out)) for path in out.rglob("*")))
+    assert found[0] == found[1]
+    assert "000.png" in found[0]
+    assert "twice/000000300.jpg" in found[0]
+
+
+def test_a_set_of_an_earlier_version_is_not_overwritten_for_the_right_reason(some: Source, tmp_path: Path) -> None:
+    convert(Subset(some, np.arange(5)), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))
+    del manifest["files"]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(OutputError, match="made by an earlier inkmill, which did not count its files"):
+        convert(some, tmp_path / "out", overwrite=True)
+
+
 def test_a_place_that_cannot_be_written_is_one_sentence(some: Source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match="it is a file"):

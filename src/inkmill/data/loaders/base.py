@@ -35,7 +35,7 @@ STATE_VERSION = 2
 _Produced = Generator[Made, None, None]
 
 _MEANING = {
-    "data": "the digest of the data's keys and labels",
+    "data": "the digest of the data's keys",
     "samples": "the number of samples",
     "seed": "the seed",
     "shuffle": "shuffle",
@@ -189,6 +189,8 @@ class Loader(ABC):
         Raises:
             DataError: it is no state of a loader.
         """
+        if isinstance(state, dict) and state.get("version") == 1:
+            return ["it was written by an earlier inkmill"]
         if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
             raise DataError(f"this is not the state of a loader (version {STATE_VERSION}): {str(state)[:80]}")
         return [

@@ -82,7 +82,7 @@ class FolderSource(BaseSource):
         return fingerprint("folder", self.format, self._images, self._labels, stats)
 
     def _identity(self) -> str:
-        return fingerprint("folder", self._images, self._labels)
+        return fingerprint("folder", self._images)
 
     def _stat(self, image: str) -> tuple[int, int]:
         try:
