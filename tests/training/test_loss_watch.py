@@ -28,12 +28,34 @@ def test_means_count_images_not_batches_and_survive_a_resume() -> None:
     assert resumed.epoch_mean() == pytest.approx(2.0)
 
 
-def test_the_mean_of_an_epoch_is_that_of_all_ranks_and_kept_by_one() -> None:
-    ranks = [LossWatch(every=1), LossWatch(every=1)]
-    for watch, loss, images in zip(ranks, (1.0, 4.0), (2, 1), strict=True):
-        watch.add(torch.tensor(loss), images, ["x"] * images)
-    sums = torch.tensor([[watch.state_dict()[name] for name in ("sum", "count")] for watch in ranks]).sum(0)
-    for rank, watch in enumerate(ranks):
-        watch.add_up(lambda mine: sums.double(), keeps=rank == 0)
-    assert ranks[0].epoch_mean() == 2.0
-    assert math.isnan(ranks[1].epoch_mean())
+class Ranks:
+    """Stands for the rank of a run of two, whose other rank has the numbers `other`."""
+
+    world_size, device = 2, torch.device("cpu")
+
+    def __init__(self, first: bool, other: list[float]) -> None:
+        self.is_global_zero, self.other = first, torch.tensor(other, dtype=torch.float64)
+
+    def all_reduce(self, tensor: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        assert reduce_op == "sum"
+        return tensor + self.other
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_mean_of_an_epoch_is_that_of_all_ranks_and_kept_by_one(first: bool) -> None:
+    watch = LossWatch(1, Ranks(first, [4.0, 1.0]))  # type: ignore[arg-type]
+    watch.add(torch.tensor(1.0), 2, ["a", "b"])
+    watch.add_up()
+    assert watch.state_dict()["count"] == (3 if first else 0)
+    assert watch.epoch_mean() == 2.0 if first else math.isnan(watch.epoch_mean())
+
+
+def test_a_bad_loss_of_another_rank_ends_this_one_without_a_sentence_of_its_own() -> None:
+    watch = LossWatch(1, Ranks(True, [1.0]))  # type: ignore[arg-type]
+    watch.add(torch.tensor(1.0), 1, ["a"])
+    with pytest.raises(RuntimeError, match="another rank"):
+        watch.check_all()
+    watch = LossWatch(9, Ranks(True, [0.0]))  # type: ignore[arg-type]
+    watch.add(torch.tensor(math.nan), 1, ["a"])
+    with pytest.raises(TrainingError, match="the batch of a"):
+        watch.check_all()

@@ -7,17 +7,13 @@ is killed at any moment must continue as if nothing had happened: everything tha
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
 
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key
@@ -35,6 +31,7 @@ from inkmill.training.optim import Schedule, build_optimizer
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
 from inkmill.training.reading import on_device
+from inkmill.training.stopping import StopSignal
 from inkmill.training.validate import Validation, validate
 
 
@@ -106,9 +103,9 @@ class TrainingLoop:
         self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
         steps_per_epoch = -(-len(self.loader) // settings.accumulate)
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
-        self.watch = LossWatch(every=1 if fabric.device.type == "cpu" else settings.log_every)
+        self.watch = LossWatch(1 if fabric.device.type == "cpu" else settings.log_every, fabric)
         self.progress = Progress()
-        self._interrupted = False
+        self._stop = StopSignal(fabric, reporter.say, settings.log_every)
 
     def run(self) -> Progress:
         """Train to the end and return where the run stands.
@@ -118,7 +115,7 @@ class TrainingLoop:
             KeyboardInterrupt: Ctrl-C or SIGTERM, after a checkpoint was saved.
         """
         settings = self.spec.train
-        with self._interruptible():
+        with self._stop.listened_for():
             while self.progress.epoch < settings.num_epochs and not self.progress.stopped_early:
                 self._train_epoch()
                 epoch = self.progress.epoch
@@ -150,7 +147,7 @@ class TrainingLoop:
                 if steps:
                     self._after_step()
         self.watch.check()
-        self._add_up_losses()
+        self.watch.add_up()
         self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
         progress.epoch, progress.batches = progress.epoch + 1, 0
 
@@ -189,7 +186,7 @@ class TrainingLoop:
         if progress.step % settings.log_every == 0:
             self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
         due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
-        stops = self._all_stop()
+        stops = self._stop.asked(progress.step)
         if due or stops:
             self.save()
         if stops:
@@ -202,15 +199,6 @@ class TrainingLoop:
         """
         within = max(0, self.progress.batches - 1) // self.spec.train.accumulate
         return self.progress.epoch * self.schedule.steps_per_epoch + within
-
-    def _all_stop(self) -> bool:
-        """Return whether the run is to stop here; several ranks agree every few steps, or one would wait for ever."""
-        if self.fabric.world_size == 1:
-            return self._interrupted
-        if self.progress.step % self.spec.train.log_every:
-            return False
-        wish = torch.tensor(float(self._interrupted), device=self.fabric.device)
-        return float(self._added_up(wish)) > 0
 
     def _validate(self) -> None:
         phases = Phases()
@@ -261,34 +249,12 @@ class TrainingLoop:
         return True
 
     def save(self) -> None:
-        """Write a checkpoint of everything that moves."""
-        self._check_losses()
-        self._add_up_losses()
+        """Write a checkpoint of everything that moves, and of no weights that a bad loss has spoilt."""
+        self.watch.check_all()
+        self.watch.add_up()
         if self.fabric.is_global_zero:
             at, keep = self.progress, self.spec.train.keep_checkpoints
             save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self.spare)
-
-    def _add_up_losses(self) -> None:
-        if self.fabric.world_size > 1:
-            self.watch.add_up(lambda sums: self._added_up(sums.to(self.fabric.device)), self.fabric.is_global_zero)
-
-    def _added_up(self, tensor: Tensor) -> Tensor:
-        """Return the sum of a tensor over all ranks, each of which calls this."""
-        return cast(Tensor, self.fabric.all_reduce(tensor, reduce_op="sum"))
-
-    def _check_losses(self) -> None:
-        """See that no rank's loss has spoilt the weights, for a checkpoint must not hold them; raises TrainingError."""
-        bad: TrainingError | None = None
-        try:
-            self.watch.check()
-        except TrainingError as error:
-            bad = error
-        if self.fabric.world_size > 1:
-            wrong = torch.tensor(float(bad is not None), device=self.fabric.device)
-            if float(self._added_up(wrong)) > 0 and bad is None:
-                bad = TrainingError("the loss of another rank is no number any more; it says of which samples")
-        if bad is not None:
-            raise bad
 
     def resume(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint of `save`."""
@@ -345,24 +311,3 @@ class TrainingLoop:
                 "cuda": torch.cuda.get_rng_state(self.fabric.device) if on_gpu else None,
             },
         }
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the run after the step under way, with a checkpoint; the second at once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._interrupted = True
-            signal.signal(number, previous[number])
-            self.reporter.say("stopping: this step is finished and a checkpoint saved; once more to stop at once")
-
-        previous: dict[int, Any] = {}
-        try:
-            for number in (int(signal.SIGINT), int(signal.SIGTERM)):
-                previous[number] = signal.signal(number, note)
-        except ValueError:  # not the main thread: Python delivers signals elsewhere
-            pass
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.errors import TrainingError
+from inkmill.training.ranks import added_up
 
 NAMED = 8
 """How many keys of a bad batch the error names."""
@@ -20,10 +21,12 @@ class LossWatch:
 
     Args:
         every: batches between two looks; 1 looks at once (free on a CPU).
+        fabric: launched, where there may be several ranks.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, fabric: Fabric | None = None) -> None:
         self.every = every
+        self._several = fabric if fabric is not None and fabric.world_size > 1 else None
         self._waiting: list[tuple[Tensor, int, list[str]]] = []
         self._sum, self._count = 0.0, 0
         self._recent = math.nan
@@ -66,15 +69,29 @@ class LossWatch:
         """Return the mean loss an image at the last look."""
         return self._recent
 
-    def add_up(self, over_ranks: Callable[[Tensor], Tensor], keeps: bool) -> None:
-        """Make the sums of the epoch those of all ranks; the rank that `keeps` them has them from then on, no other.
+    def check_all(self) -> None:
+        """Look at the losses of all ranks, each of which calls this.
 
-        Args:
-            over_ranks: adds a tensor up over the ranks; all of them call it.
-            keeps: whether this rank does.
+        Raises:
+            TrainingError: as `check`.
+            RuntimeError: another rank's was NaN or infinite; that rank names the samples.
         """
-        total, count = over_ranks(torch.tensor([self._sum, self._count], dtype=torch.float64)).tolist()
-        self._sum, self._count = (total, int(count)) if keeps else (0.0, 0)
+        bad: TrainingError | None = None
+        try:
+            self.check()
+        except TrainingError as error:
+            bad = error
+        elsewhere = self._several is not None and added_up(self._several, [float(bad is not None)])[0] > 0
+        if bad is not None:
+            raise bad
+        if elsewhere:  # no error of ours, so that the other rank's sentence is the one that is told
+            raise RuntimeError("the loss of another rank is no number any more")
+
+    def add_up(self) -> None:
+        """Make the sums of the epoch those of all ranks, each of which calls this; the first keeps them, no other."""
+        if self._several is not None:
+            total, count = added_up(self._several, [self._sum, float(self._count)])
+            self._sum, self._count = (total, int(count)) if self._several.is_global_zero else (0.0, 0)
 
     def epoch_mean(self) -> float:
         """Return the mean loss an image since the last call that had news, and start anew."""

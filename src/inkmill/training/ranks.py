@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from lightning.fabric import Fabric
 
 from inkmill.errors import InkmillError
@@ -27,6 +28,13 @@ HEARD_WITHIN_S = 10.0
 """How long a failed rank stays for the others to hear of it."""
 _FAILED, _HEARD, _DONE, _PROCESS = "inkmill/failed", "inkmill/heard", "inkmill/done", "inkmill/process/"
 _EXIT_CODE = 2
+
+
+def added_up(fabric: Fabric, numbers: list[float]) -> list[float]:
+    """Return the sums of some numbers over all ranks, each of which calls this; waits for the device."""
+    mine = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
+    sums: list[float] = cast(torch.Tensor, fabric.all_reduce(mine, reduce_op="sum")).tolist()
+    return sums
 
 
 @contextmanager
