@@ -7,8 +7,9 @@ BIN := .venv/bin
 demo: .venv/demo          ## train on real captchas, score on held-out ones, read them
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
+# Two processes test at a time: more threads of torch in each would wait for one another, spinning.
 test: check               ## every check and every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term tests
 
 check: .venv/ready        ## style, types, who-may-import-whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
