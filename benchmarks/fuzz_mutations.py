@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from inkmill.models.safe_header import with_digest
-from inkmill.runtime.onnx_file import seal
+from inkmill.runtime.onnx_file import encoded_varint, seal
 
 Random = np.random.Generator
 SIDES = (0, 1, 65_500, 65_535)
@@ -157,15 +157,7 @@ def _onnx_hidden(data: bytes, random: Random) -> bytes:
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
     tag = 7 << 3 | 2 | 1 << int(random.integers(32, 64))
-    return seal(model.SerializeToString() + _varint(tag) + _varint(len(graph)) + graph)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
+    return seal(model.SerializeToString() + encoded_varint(tag) + encoded_varint(len(graph)) + graph)
 
 
 def _pth_spread(data: bytes, random: Random) -> bytes:

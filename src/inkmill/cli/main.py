@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = run([argument for argument in given if argument != "--debug"] or ["--help"], debug)
     except Exception as error:  # of its own code, so that no script takes a fault for an answer
         traceback.print_exc()
-        code = 2 if isinstance(error, _MENDED_BY_THE_USER) else 3
+        code = 2 if debug and isinstance(error, _MENDED_BY_THE_USER) else 3
     try:
         sys.stdout.flush()
     except OSError:  # reported already; Python would complain once more at exit

@@ -63,9 +63,8 @@ class CheckRules:
         needs = self.required_steps(["", "a", "aa", "ab", "aab"]).tolist() if self.required_steps else None
         chars = self.charset.chars if self.charset else None
         facts = [_VERSION, self.fit.digest(), chars, self.normaliser.rule_names, self.max_label_length]
-        return hashlib.sha256(json.dumps([*facts, steps, needs, self.texts_only, self.decode]).encode()).hexdigest()[
-            :16
-        ]
+        facts += [steps, needs, self.texts_only, self.decode]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def check(

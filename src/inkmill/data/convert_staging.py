@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -120,7 +121,11 @@ class Staging:
 
 def count_files(folder: Path) -> int:
     """Return how many files a tree holds, those that LMDB makes on being read left out."""
-    return sum(name not in _COME_AND_GO for _, _, names in os.walk(folder) for name in names)
+    return sum(1 for _ in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (Path(place, name) for place, _, names in os.walk(folder) for name in names if name not in _COME_AND_GO)
 
 
 def what_convert_did_not_make(folder: Path) -> str | None:
@@ -140,11 +145,11 @@ def what_convert_did_not_make(folder: Path) -> str | None:
     if made is None:
         return "it was made by an earlier inkmill, which did not count its files"
     written = (folder / MANIFEST).stat().st_mtime_ns
-    for place, _, files in os.walk(folder):
-        for path in (Path(place, name) for name in files if name not in _COME_AND_GO):
-            if path.lstat().st_mtime_ns > written:
-                return f"{path.relative_to(folder)} is newer than its conversion"
-    found = count_files(folder)
+    found = 0
+    for path in _files(folder):
+        found += 1
+        if path.lstat().st_mtime_ns > written:
+            return f"{path.relative_to(folder)} is newer than its conversion"
     return None if found == made else f"it holds {found:,} files, and its conversion left {made:,}"
 
 

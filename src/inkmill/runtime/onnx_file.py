@@ -199,10 +199,11 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return _encoded(number << 3 | _BYTES) + _encoded(len(content)) + content
+    return encoded_varint(number << 3 | _BYTES) + encoded_varint(len(content)) + content
 
 
-def _encoded(value: int) -> bytes:
+def encoded_varint(value: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

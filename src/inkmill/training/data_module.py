@@ -151,15 +151,15 @@ class TextDataModule(LightningDataModule):
         if train is None:
             raise DataError("a TextDataModule needs training data: give a path or a source")
         notes = [note for source in (train, val) if source is not None for note in notes_of(source)]
+        charset = self._charset
+        if charset is None:  # of what is held out too, as in `inkmill train`
+            charset = Charset.from_texts(_texts(train, self._normaliser))
+        elif not isinstance(charset, Charset):
+            charset = Charset.from_file(charset)
         if val is None:
             kept, held = holdout(train, self._val_fraction)
             notes.append(f"{len(held):,} of {len(train):,} samples are held out for validation")
             train, val = Subset(train, kept), Subset(train, held)
-        charset = self._charset
-        if charset is None:
-            charset = Charset.from_texts(_texts(train, self._normaliser))
-        elif not isinstance(charset, Charset):
-            charset = Charset.from_file(charset)
         codec = make_codec(self._prediction, charset, self._max_label_length)
         train, val = (_usable(source, codec, self._normaliser, notes) for source in (train, val))
         return _Opened(train, val, codec, notes)

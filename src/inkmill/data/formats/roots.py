@@ -6,6 +6,7 @@ settles it, and the answer can be shown.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,11 +57,13 @@ def find_root(label_file: Path, names: Sequence[str], images: Path | None = None
 
 
 def _is_file(path: Path) -> bool:
-    """Like `Path.is_file`, and False for what cannot be a name, such as a whole line taken for one."""
+    """Like `Path.is_file`, and False for what is too long to be a name, such as a whole line taken for one."""
     try:
         return path.is_file()
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def list_images(folder: Path) -> Iterator[str]:
