@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Speed lives in benchmarks/: no property test fails because others use the machine too.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Started in the background, a shell hands down "ignore Ctrl-C", which the children under test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +37,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def undisturbed() -> Callable[[Callable[[], bool]], bool]:
+    """Say whether a measurement comes out as it should in one of three tries: others use the machine too."""
+    return lambda comes_out: any(comes_out() for _ in range(3))
 
 
 @pytest.fixture(scope="session")

@@ -170,7 +170,7 @@ def test_float_samples_are_refused() -> None:
         decode(encode(np.zeros((4, 4), np.float32), ".tiff"), 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     suffix=st.sampled_from([".png", ".jpg", ".bmp", ".webp", ".tiff", ".gif"]),
     damage=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8),

@@ -39,7 +39,7 @@ def test_shrinking_looks_at_every_pixel() -> None:
         assert resize(image, 30, 10).min() < 245
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 300), st.integers(1, 300))
 def test_no_step_shrinks_a_side_below_its_half(columns: int, rows: int, width: int, height: int) -> None:
     steps = resize_steps(columns, rows, width, height)
@@ -55,7 +55,7 @@ def test_gray_resizes_as_any_channel_of_a_colour_image(crops: list[np.ndarray]) 
         assert np.array_equal(resize(crops[0], *size)[..., 1:2], resize(crops[0][..., 1:2].copy(), *size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
 def test_resize_keeps_the_range_and_a_flat_image_flat(w: int, h: int, width: int, height: int, channels: int) -> None:
     noise = np.random.default_rng(w * 100 + h).integers(50, 200, (h, w, channels), np.uint8)
@@ -93,7 +93,7 @@ def test_pad_squeezes_what_is_too_long() -> None:
     assert valid == 100
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 500), st.integers(1, 100), st.sampled_from(["stretch", "pad", "height"]))
 def test_what_is_planned_from_the_size_is_what_apply_gives(w: int, h: int, mode: str) -> None:
     fit = Fit(32, 200, 1, mode)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,20 +20,22 @@ def captchas_source(captchas: Path) -> Subset:
     return Subset(open_source(SourceSpec(path=str(captchas))), range(600))
 
 
-def test_many_small_files_on_a_slow_disk_are_recognised_and_shards_gain(captchas: Path, tmp_path: Path) -> None:
-    found = measure_storage(SlowDisk(captchas_source(captchas), 0.01, tmp_path / "flags.npy"), tmp_path / "s", 0.8)
-    assert found.cold_s is not None
-    assert 0.01 < found.cold_s < 0.03
-    assert found.warm_s < 0.004
-    assert 5 < found.at_a_time <= 16
-    assert found.wait_s == pytest.approx(found.cold_s - found.warm_s)
-    if found.shard_s is None:
-        assert "could not be read cold" in found.notes[0]
-    else:
-        assert found.gain is not None
-        assert found.gain > 3
-        assert found.converting_pays
-    assert not list((tmp_path / "s").iterdir())
+def test_many_small_files_on_a_slow_disk_are_recognised_and_shards_gain(
+    captchas: Path, tmp_path: Path, undisturbed: Callable[[Callable[[], bool]], bool]
+) -> None:
+    def recognised() -> bool:
+        disk = SlowDisk(captchas_source(captchas), 0.01, tmp_path / "flags.npy")
+        found = measure_storage(disk, tmp_path / "s", 0.8)
+        assert not list((tmp_path / "s").iterdir())
+        assert found.cold_s is not None
+        assert found.wait_s == pytest.approx(found.cold_s - found.warm_s)
+        assert found.at_a_time <= 16
+        if found.shard_s is None:
+            assert "could not be read cold" in found.notes[0]
+        gains = found.shard_s is None or ((found.gain or 0) > 3 and found.converting_pays)
+        return 0.01 < found.cold_s < 0.03 and found.warm_s < 0.004 and found.at_a_time > 5 and gains
+
+    assert undisturbed(recognised)
 
 
 def test_converting_is_recommended_for_small_files_that_shards_make_much_faster() -> None:

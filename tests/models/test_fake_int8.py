@@ -32,7 +32,7 @@ def runtime_rounds(numbers: np.ndarray, scale: float) -> np.ndarray:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.floats(2**-20, 2**10, width=32), st.integers(0, 2**32 - 1))
 def test_numbers_are_rounded_as_onnx_runtime_does_ties_too(scale: float, seed: int) -> None:
     random = np.random.default_rng(seed)

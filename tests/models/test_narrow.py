@@ -43,7 +43,7 @@ def test_cuts_that_leave_nothing_or_have_no_place_are_refused(cuts: dict[str, tu
         cut(whole(), cuts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from([("CTC", "BiLSTM"), ("Attn", "none"), ("Slots", "none")]), st.data())
 def test_a_single_smaller_tensor_never_passes_for_a_pruned_model(stages: tuple[str, str], data: st.DataObject) -> None:
     model = whole(*stages)

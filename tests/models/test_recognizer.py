@@ -109,7 +109,7 @@ def test_a_batch_reads_as_one_by_one(build: Build, prediction: str, TPS: bool) -
     assert torch.allclose(probability, torch.cat([p for _, p in alone]), atol=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(width=st.integers(32, 300), backbone=st.sampled_from(["Tiny", "ConvMix", "ResNet", "ResNet2X", "VGG"]))
 def test_time_steps_are_what_the_model_gives_at_any_width(width: int, backbone: str) -> None:
     spec = ModelSpec(backbone=backbone, feature_channel=32, hidden_size=8, input_fit="height")

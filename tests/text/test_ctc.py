@@ -35,7 +35,7 @@ def padded(text: tuple[int, ...], length: int) -> np.ndarray:
     return np.array([[*text, *[0] * (length - len(text))]], np.int64)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_a_wide_beam_finds_the_most_probable_text_of_all(seed: int, steps: int) -> None:
     probabilities = random_probabilities(seed, 3, steps)
@@ -46,7 +46,7 @@ def test_a_wide_beam_finds_the_most_probable_text_of_all(seed: int, steps: int) 
         assert truth[found][0] == pytest.approx(max(p for p, _, _ in truth.values()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_probability_and_alignment_of_every_text_are_those_of_enumeration(seed: int, steps: int) -> None:
     probabilities = random_probabilities(seed, 1, steps)

@@ -28,7 +28,7 @@ def probabilities_of(texts: list[str], steps: int = 8, sure: float = 0.9) -> np.
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 8))
 def test_ways_that_agree_on_a_text_agree_on_its_confidence(seed: int, width: int) -> None:
     sharp = np.random.default_rng(seed).normal(size=(6, 7, 5)) * 4

@@ -33,7 +33,7 @@ def on_torch(numbers: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(numbers.view(np.int64))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(-(2**70), 2**70), st.integers(0, 2**33), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
 def test_torch_hashes_to_the_same_numbers(seed: int, epoch: int, index: list[int]) -> None:
     augmentation, states = Augmentation(load_preset("tao")), row_states(seed, epoch, np.array(index))

@@ -22,7 +22,7 @@ def show(matrix: np.ndarray, point: tuple[float, float]) -> np.ndarray:
     return x[:2] / x[2]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**63), st.integers(0, 1000), st.lists(st.integers(0, 2**40), min_size=1, max_size=20))
 def test_a_row_depends_on_its_index_and_never_on_its_batch(seed: int, epoch: int, index: list[int]) -> None:
     augmentation = Augmentation(load_preset("scene_text"))

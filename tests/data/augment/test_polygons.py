@@ -64,7 +64,7 @@ def test_polygons_without_texts_and_images_without_polygons_pass() -> None:
     assert move_polygons(Polygons((), ()), np.eye(3), WIDTH, HEIGHT).polygons.points == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(-500, 500), st.floats(-500, 500)), min_size=3, max_size=8), st.integers(0, 1000))
 def test_whatever_is_left_lies_in_the_picture(corners: list[tuple[float, float]], seed: int) -> None:
     changes = parse_ops([{"op": "rotate", "degrees": 180}, {"op": "perspective"}, {"op": "scale", "factor": [0.5, 2]}])

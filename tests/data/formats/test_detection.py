@@ -17,7 +17,7 @@ from inkmill.data.sample import Polygons, Target, Text
 from inkmill.data.sources import open_source
 from inkmill.errors import DataError, LabelFileError
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PADDLE = """images/a.png\t[{"transcription": "Hà Nội, 7", "points": [[1, 2], [9, 2.5], [9, 7], [1, 7]]}, \
 {"transcription": "###", "points": [[0, 0], [5, 0], [5, 5]], "difficult": true}]
 images/b.png\t[]

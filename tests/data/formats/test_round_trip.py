@@ -12,7 +12,7 @@ from inkmill.data.formats import FORMATS, Entry
 from inkmill.data.sample import Labels, Text
 from inkmill.errors import DataError, LabelFileError
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FILES = [name for name in FORMATS.names() if not FORMATS.get(name)().of_folder and not name.endswith("_det")]
 TEXT_FILES = [name for name in FILES if name != "multilabel"]
 

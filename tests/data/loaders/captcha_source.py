@@ -106,8 +106,10 @@ class PaintedSource:
 class SlowSource(CaptchaSource):
     """Its disk takes a while for each image."""
 
+    pause_s: float = 0.003
+
     def get(self, index: int) -> Sample:
-        time.sleep(0.003)
+        time.sleep(self.pause_s)
         return super().get(index)
 
 

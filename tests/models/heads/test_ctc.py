@@ -9,7 +9,7 @@ from inkmill.models.heads import CTCHead, HeadSpec
 HEAD = CTCHead(HeadSpec(in_channels=8, num_classes=4, max_label_length=6, hidden_size=8))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.lists(st.integers(1, 3), min_size=0, max_size=6), min_size=1, max_size=5),
     steps=st.integers(1, 8),

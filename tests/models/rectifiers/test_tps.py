@@ -11,7 +11,7 @@ from inkmill.models.rectifiers.tps import TPS, base_points, spline_matrix
 SIZES = st.tuples(st.integers(2, 12).map(lambda n: 2 * n), st.integers(8, 40), st.integers(8, 80))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=SIZES, seed=st.integers(0, 1000))
 def test_points_on_their_base_give_the_image_back(size: tuple[int, int, int], seed: int) -> None:
     points, height, width = size
@@ -22,7 +22,7 @@ def test_points_on_their_base_give_the_image_back(size: tuple[int, int, int], se
         assert torch.allclose(tps(images), images, atol=1e-3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=SIZES, matrix=st.lists(st.floats(-1, 1), min_size=6, max_size=6))
 def test_an_affine_move_of_the_points_moves_every_pixel_alike(size: tuple[int, int, int], matrix: list[float]) -> None:
     points, height, width = size
