@@ -179,7 +179,7 @@ def main() -> int:
             with machine(profile, stored, folder) as source:
                 tried[profile.name] = try_all(profile, list(plans.values()), spec, source, args.trial)
             print(json.dumps({profile.name: tried[profile.name]}), file=sys.stderr, flush=True)
-    _keep(args.json, plans, tried)
+            _keep(args.json, plans, tried)
     good = show(list(plans.values()), tried, machine_stamp())
     return 0 if good or args.only or args.smoke else 1
 

@@ -130,6 +130,14 @@ def test_of_a_tiffs_repeated_tags_the_first_counts(picture: np.ndarray) -> None:
     assert image_size(b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory) == (400, 300)
 
 
+def test_a_tiff_of_gray_with_transparency_is_refused() -> None:
+    """OpenCV reads what its transparency hides."""
+    hidden = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("LA", (8, 8), (0, 0)).save(hidden, "TIFF")
+    with pytest.raises(ImageError, match="gray with transparency is not read; save the image as PNG"):
+        decode(hidden.getvalue(), 1)
+
+
 def test_bytes_after_a_jpegs_end_are_harmless(picture: np.ndarray) -> None:
     data = encode(picture, ".jpg")
     assert np.array_equal(decode(data + b"camera maker's note", 3), decode(data, 3))

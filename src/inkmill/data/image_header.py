@@ -19,6 +19,7 @@ from inkmill.errors import ImageError
 Format = Literal["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"]
 
 _ORIENTATION_TAG = 0x0112
+_SAMPLES_TAG = 0x0115
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_MARKERS = frozenset({0xC4, 0xDB, 0xE0})  # tables and JFIF: most of a header
@@ -81,7 +82,9 @@ def _parse(data: bytes) -> ImageHeader:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _webp(data)
     if data[:4] in (b"II*\0", b"MM\0*"):
-        tags = _tiff_tags(data, (0x0100, 0x0101, _ORIENTATION_TAG))
+        tags = _tiff_tags(data, (0x0100, 0x0101, _ORIENTATION_TAG, _SAMPLES_TAG))
+        if tags.get(_SAMPLES_TAG) == 2:  # OpenCV drops the second one, and what it hides is read
+            raise ImageError("a TIFF of gray with transparency is not read; save the image as PNG")
         return ImageHeader("TIFF", tags.get(0x0100, 0), tags.get(0x0101, 0), _valid(tags.get(_ORIENTATION_TAG, 1)))
     raise ImageError("not an image in a known format (JPEG, PNG, GIF, BMP, WebP, TIFF)")
 
