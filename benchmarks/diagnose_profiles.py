@@ -23,8 +23,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def spec_of(folder: Path, smoke: bool) -> Spec:
 def machine(profile: Profile, stored: Source, folder: Path) -> Iterator[Source]:
     """Make this process and those it starts see the profile's cores; yield its data."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[: profile.cores])
+    _confine(sorted(allowed)[: profile.cores])
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, profile.cores))
     source = SlowDisk(stored, profile.latency_s, folder / "flags.npy") if profile.latency_s else stored
@@ -95,7 +95,15 @@ def machine(profile: Profile, stored: Source, folder: Path) -> Iterator[Source]:
         yield source
     finally:
         torch.set_num_threads(threads)
-        os.sched_setaffinity(0, allowed)
+        _confine(allowed)
+
+
+def _confine(cores: Iterable[int]) -> None:
+    """Let every thread of this process run on these cores alone: torch's own for the gradients may exist already."""
+    cores = list(cores)
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dict[str, Any]:
@@ -118,11 +126,15 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
 
 
 def try_all(
-    profile: Profile, plans: list[dict[str, Any]], spec: Spec, source: Source, seconds: float
-) -> dict[str, Any]:
-    """Return the images a second of every plan on a profile, each read cold where the disk is slow."""
-    found: dict[str, Any] = {}
+    profile: Profile, plans: list[dict[str, Any]], spec: Spec, source: Source, seconds: float, found: dict[str, float]
+) -> Iterator[str]:
+    """Add to `found` the images/s of every plan on a profile that it lacks; yield the names of the plans.
+
+    Where the disk is slow, each is read cold.
+    """
     for plan in plans:
+        if plan["profile"] in found:
+            continue
         sampled = take_sample(spec, source, lambda line: None)
         settings = spec if not plan["overrides"] else changed(spec, plan["overrides"])
         try:
@@ -130,13 +142,20 @@ def try_all(
         except Exception as error:  # a plan that a machine cannot run has lost there, whatever the reason
             print(f"{plan['profile']} on {profile.name}: {error}", file=sys.stderr)
             found[plan["profile"]] = 0.0
-    return found
+        yield plan["profile"]
 
 
 def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: dict[str, Any]) -> bool:
     """Print the tables; return whether each plan wins on its own profile and no two are the same."""
     table = Table(title=in_words(stamp), title_justify="left")
-    for heading in ("profile", "plan", "now", "predicted", "measured", *(f"plan of {name}" for name in tried)):
+    for heading in (
+        "profile",
+        "plan",
+        "now",
+        "predicted",
+        "measured",
+        *(f"plan of {plan['profile']}" for plan in plans),
+    ):
         table.add_column(heading)
     good = len({json.dumps(plan["settings"], sort_keys=True) for plan in plans}) == len(plans)
     for plan in plans:
@@ -145,7 +164,8 @@ def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: d
         own = speeds.get(name, 0.0)
         good = good and all(own >= 0.97 * speed for speed in speeds.values())
         cells = [f"{plan['now']:,.0f}", f"{plan['predicted']:,.0f}", f"{plan['measured']:,.0f}"]
-        table.add_row(name, words, *cells, *(f"{speeds.get(other, 0):,.0f}" for other in tried))
+        others = (speeds.get(other["profile"]) for other in plans)
+        table.add_row(name, words, *cells, *("" if speed is None else f"{speed:,.0f}" for speed in others))
     Console(width=200).print(table)
     return good
 
@@ -153,33 +173,35 @@ def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: d
 def main() -> int:
     """Diagnose every profile, try every plan on each, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="diagnose this profile alone; plans of others come from --json")
+    parser.add_argument("--only", default="", help="diagnose, and try all plans on, this profile alone")
     parser.add_argument("--seconds", type=float, default=100.0, help="of each diagnosis")
     parser.add_argument("--trial", type=float, default=8.0, help="seconds of each plan on each profile; 0 tries none")
     parser.add_argument("--images", type=int, default=60_000)
-    parser.add_argument("--json", type=Path, help="what was found; read first, so that runs add up")
+    parser.add_argument("--json", type=Path, help="what was found; what it holds already is not done again")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     if args.smoke:
         args.images, args.seconds, args.trial = 200, 1.5, 0.3
-    kept = json.loads(args.json.read_text("utf-8")) if args.json and args.json.exists() else {"plans": []}
+    kept = json.loads(args.json.read_text("utf-8")) if args.json and args.json.exists() else {"plans": [], "tried": {}}
     plans = {plan["profile"]: plan for plan in kept["plans"]}
-    tried: dict[str, dict[str, Any]] = {}
+    tried: dict[str, dict[str, float]] = kept["tried"]
     with tempfile.TemporaryDirectory(prefix="inkmill-profiles-") as name:
         folder = Path(name)
         stored = LmdbSource(write_crops(folder / "crops", args.images))
         spec, chosen = spec_of(folder, args.smoke), profiles(args.smoke)
-        for profile in chosen:
-            if args.only in profile.name and (args.only or profile.name not in plans):
+        wanted = [profile for profile in chosen if args.only in profile.name]
+        for profile in wanted:
+            if profile.name not in plans:
                 with machine(profile, stored, folder) as source:
                     plans[profile.name] = plan_of(profile, spec, source, args.seconds)
                 print(json.dumps(plans[profile.name]), file=sys.stderr, flush=True)
                 _keep(args.json, plans, tried)
-        for profile in chosen if args.trial and all(one.name in plans for one in chosen) else []:
+        for profile in wanted if args.trial and all(one.name in plans for one in chosen) else []:
+            found = tried.setdefault(profile.name, {})
             with machine(profile, stored, folder) as source:
-                tried[profile.name] = try_all(profile, list(plans.values()), spec, source, args.trial)
-            print(json.dumps({profile.name: tried[profile.name]}), file=sys.stderr, flush=True)
-            _keep(args.json, plans, tried)
+                for name in try_all(profile, list(plans.values()), spec, source, args.trial, found):
+                    print(f"the plan of {name} on {profile.name}: {found[name]:,.0f}", file=sys.stderr, flush=True)
+                    _keep(args.json, plans, tried)
     good = show(list(plans.values()), tried, machine_stamp())
     return 0 if good or args.only or args.smoke else 1
 

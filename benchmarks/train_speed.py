@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -46,7 +46,7 @@ from inkmill.bench.peers import torch_pil
 from inkmill.bench.stamp import cores, in_words, machine_stamp
 from inkmill.bench.strong import strong_spec
 from inkmill.config.model import ModelSpec
-from inkmill.config.train import OptimSpec
+from inkmill.config.train import OptimSpec, TrainSpec
 from inkmill.data.fit import Fit
 from inkmill.data.loaders import make_loader
 from inkmill.data.loaders.device import DeviceLoader
@@ -58,6 +58,7 @@ from inkmill.text.charset import Charset
 from inkmill.text.codecs import make_codec
 from inkmill.training.optim import build_optimizer
 from inkmill.training.reading import on_device, to_input
+from inkmill.training.run import set_up_torch
 
 CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
 CODEC = make_codec("CTC", CHARS, 25)
@@ -139,10 +140,13 @@ def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
 
 def from_loader(loader: Any) -> Stream:
     """Return all batches of all epochs of one of our loaders, augmented on the device."""
-    with closing(loader):
+    try:
         while True:
             for batch in loader:
                 yield _augmented(batch), batch.texts
+    finally:
+        loader.close()
+        print(*loader.stats.notes, sep="\n", end="", file=sys.stderr)
 
 
 def _augmented(batch: Batch) -> Tensor:
@@ -175,35 +179,50 @@ def streams(task: Task) -> dict[str, tuple[Callable[[], Stream], int]]:
         while True:
             yield batch
 
+    # A whole epoch first: stores are full then, and processes have made as much ahead as they may.
     few, epoch = 4 * task.batch_size, len(task.source)
     return {
         "repeated": (repeated, few),
-        "streamed": (lambda: ours("none"), few),
+        "streamed": (lambda: ours("none"), epoch),
         "ram": (lambda: ours("ram"), epoch),
-        "streamed, cpu": (lambda: ours("none", "cv"), few),
+        "streamed, cpu": (lambda: ours("none", "cv"), epoch),
         "ram, cpu": (lambda: ours("ram", "cv"), epoch),
-        "device": (device, few),
+        "device": (device, epoch),
+        "repeated again": (repeated, few),
     }
 
 
 def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one model, the step on a repeated batch first."""
+    """Yield the rows of one model, the step on a repeated batch first, and again after those that it is beside."""
     task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.fit)
-    step = Step(model, args.device, fast=True)
     base = 0.0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if args.device == "cuda" else threads)  # as `inkmill train` does
-    for name, (make, warm_images) in streams(task).items():
-        row = _row(model, name, model.batch_size, step, make(), args.seconds, warm_images)
-        base = base or row["images_per_s"]
-        yield row | {"of_step": round(row["images_per_s"] / base, 3)}
-    del step
-    torch.set_num_threads(threads)
+    with as_in_training(args.device):
+        step = Step(model, args.device, fast=True)
+        for name, (make, warm_images) in streams(task).items():
+            row = _row(model, name, model.batch_size, step, make(), args.seconds, warm_images)
+            base = base or row["images_per_s"]
+            yield row | {"of_step": round(row["images_per_s"] / base, 3)}
+        del step
     yield of_the_command(model, source, folder, args, base)
     classic = Task(source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.fit)
     slow = Step(model, args.device, fast=False)
     warm = 4 * classic.batch_size
     yield _row(model, "classic", classic.batch_size, slow, classic_stream(classic), args.seconds, warm)
+
+
+@contextmanager
+def as_in_training(device: str) -> Iterator[None]:
+    """Set torch up as `inkmill train` does by default, and as it was again."""
+    threads, cudnn, products = torch.get_num_threads(), torch.backends.cudnn, torch.get_float32_matmul_precision()
+    before = cudnn.benchmark, cudnn.deterministic
+    if device == "cuda":
+        set_up_torch(TrainSpec())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        cudnn.benchmark, cudnn.deterministic = before
+        torch.set_float32_matmul_precision(products)
 
 
 def of_the_command(model: Model, source: Any, folder: Path, args: argparse.Namespace, base: float) -> dict[str, Any]:

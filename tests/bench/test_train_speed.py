@@ -21,7 +21,7 @@ def test_the_training_benchmark_measures_every_way_to_feed_a_model(tmp_path, mon
     assert result["machine"]["cpu"]
     rows = {row["data"]: row for row in result["rows"]}
     assert list(rows) == [
-        *("repeated", "streamed", "ram", "streamed, cpu", "ram, cpu", "device"),
+        *("repeated", "streamed", "ram", "streamed, cpu", "ram, cpu", "device", "repeated again"),
         *("inkmill train", "classic"),
     ]
     assert rows["repeated"]["of_step"] == 1

@@ -19,6 +19,29 @@ def test_a_bad_loss_names_the_samples_of_its_own_batch(bad: float) -> None:
         watch.check()
 
 
+def test_losses_are_judged_a_batch_after_they_were_asked_for() -> None:
+    """So that whoever computes them has the next step to go on with; the mean is known where a step is logged."""
+    watch, means = LossWatch(every=4), []
+    for number in range(1, 9):
+        watch.add(torch.tensor(float(number)), 1, [str(number)])
+        means.append(watch.recent_mean())
+    assert [mean for mean in means if not math.isnan(mean)] == [2.0] * 4 + [5.5]  # of batches 1 to 3, and 4 to 7
+    watch.check()
+    assert watch.recent_mean() == 8.0
+    assert watch.epoch_mean() == 4.5
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_no_bad_loss_is_missed(at: int, every: int) -> None:
+    watch = LossWatch(every)
+    with pytest.raises(TrainingError, match=f"the batch of {at};"):  # noqa: PT012
+        for number in range(1, 9):
+            watch.add(torch.tensor(math.nan if number == at else 1.0), 1, [str(number)])
+            assert number < at + every + 1
+        watch.check()
+
+
 def test_means_count_images_not_batches_and_survive_a_resume() -> None:
     watch = LossWatch(every=1)
     watch.add(torch.tensor(1.0), 3, ["a"] * 3)

@@ -131,6 +131,7 @@ class TrainingLoop:
         """Do one step on one batch, outside of any epoch: for measurements."""
         self._train_batch(batch, steps=True)
         self._after_step()
+        self.watch.forget()
 
     def _train_epoch(self) -> None:
         progress, settings = self.progress, self.spec.train
@@ -227,7 +228,10 @@ class TrainingLoop:
     def _score(self, model: Recognizer, phases: Phases) -> Validation:
         autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
         with self._compiled(0):
-            return validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, phases)
+            found = validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, phases)
+        for loader in self.val_loaders.values():
+            self.reporter.notes(loader.stats)
+        return found
 
     def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
         best = self.progress.best

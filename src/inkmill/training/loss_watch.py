@@ -1,4 +1,8 @@
-"""Watches the loss without making the GPU wait: losses stay on the device and are looked at every few batches."""
+"""Watches the loss without making the GPU wait.
+
+Losses stay on the device. Every few batches they are asked for, and judged a batch later: by then the GPU has a whole
+step to go on with while the host waits for them. Judged at once, the GPU would run dry until its queue is filled anew.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.errors import TrainingError
+from inkmill.training.fetched import Fetched
 from inkmill.training.ranks import added_up
 
 NAMED = 8
@@ -20,7 +25,7 @@ class LossWatch:
     """Keeps the losses of recent batches with the keys of their samples.
 
     Args:
-        every: batches between two looks; 1 looks at once (free on a CPU).
+        every: batches between two looks; 1 looks at each at once (free on a CPU).
         fabric: launched, where there may be several ranks.
     """
 
@@ -28,6 +33,8 @@ class LossWatch:
         self.every = every
         self._several = fabric if fabric is not None and fabric.world_size > 1 else None
         self._waiting: list[tuple[Tensor, int, list[str]]] = []
+        self._asked: tuple[Fetched, list[tuple[int, list[str]]]] | None = None
+        self._added = 0
         self._sum, self._count = 0.0, 0
         self._recent = math.nan
         self._mean = math.nan
@@ -36,11 +43,16 @@ class LossWatch:
         """Take note of the loss of one batch.
 
         Raises:
-            TrainingError: a loss since the last look was NaN or infinite.
+            TrainingError: a loss that was asked for was NaN or infinite.
         """
         self._waiting.append((loss, images, keys))
-        if len(self._waiting) >= self.every:
+        self._added += 1
+        if self.every == 1:
             self.check()
+        elif self._asked is not None:
+            self._judge()
+        elif self._added % self.every == self.every - 1:  # so that the mean is known where a step is logged
+            self._ask()
 
     def check(self) -> None:
         """Look at the losses now.
@@ -48,10 +60,28 @@ class LossWatch:
         Raises:
             TrainingError: a loss since the last look was NaN or infinite; names the first such batch's samples.
         """
-        if not self._waiting:
+        self._judge()
+        self._ask()
+        self._judge()
+
+    def forget(self) -> None:
+        """Let go of the losses that nobody has looked at."""
+        self._waiting.clear()
+
+    def _ask(self) -> None:
+        """Have the losses that wait copied, and go on."""
+        if self._waiting:
+            fetched = Fetched(torch.stack([loss for loss, _, _ in self._waiting]).double())
+            self._asked = fetched, [(images, keys) for _, images, keys in self._waiting]
+            self._waiting = []
+
+    def _judge(self) -> None:
+        """Look at the losses that were asked for."""
+        if self._asked is None:
             return
-        losses = torch.stack([loss for loss, _, _ in self._waiting]).double().cpu().tolist()
-        for loss, (_, _, keys) in zip(losses, self._waiting, strict=True):
+        (fetched, batches), self._asked = self._asked, None
+        losses: list[float] = fetched.take()[0].tolist()
+        for loss, (_, keys) in zip(losses, batches, strict=True):
             if not math.isfinite(loss):
                 more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
                 raise TrainingError(
@@ -59,11 +89,10 @@ class LossWatch:
                     "look at these samples, lower train.optim.lr or use train.precision=fp32 "
                     "(the last checkpoint is from before this batch)"
                 )
-        images = sum(n for _, n, _ in self._waiting)
-        total = sum(loss * n for loss, (_, n, _) in zip(losses, self._waiting, strict=True))
+        images = sum(count for count, _ in batches)
+        total = sum(loss * count for loss, (count, _) in zip(losses, batches, strict=True))
         self._recent = total / max(1, images)
         self._sum, self._count = self._sum + total, self._count + images
-        self._waiting.clear()
 
     def recent_mean(self) -> float:
         """Return the mean loss an image at the last look."""

@@ -41,11 +41,19 @@ class Reporter:
         self._stats: Stats | None = None
         self._stages: Seconds = {}  # as they were when the epoch started
         self.watch: WaitingWatch | None = None
+        self._noted: set[str] = set()
 
     def say(self, message: str) -> None:
         """Print one line."""
         if self.results is not None:
             self.console.print(message, markup=False, highlight=False)
+
+    def notes(self, stats: Stats) -> None:
+        """Say what a loader has noted since the last call; some of it is known with the first batch only."""
+        for line in stats.notes:
+            if line not in self._noted:
+                self._noted.add(line)
+                self.say(line)
 
     def epoch_starts(self, epoch: int, done: int, batches: int, stats: Stats, fills: bool = False) -> None:
         """Start the line of an epoch of `batches` batches of which `done` are done; `fills` where it fills a store."""
@@ -101,6 +109,8 @@ class Reporter:
             f"epoch {epoch + 1}/{self.num_epochs}  loss {loss:.4f}  "
             f"{speed:,.0f} img/s, {waiting:.0%} of {seconds:.1f} s waiting for data"
         )
+        if self._stats is not None:
+            self.notes(self._stats)
         skipped = self._stats.bad_samples if self._stats is not None else 0
         if skipped:
             self.say(f"  {skipped} samples could not be loaded so far and were left out")

@@ -25,6 +25,7 @@ from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.reader import BaseReader, refuse_nan
 from inkmill.text.codecs import Codec
 from inkmill.text.normalise import Normaliser
+from inkmill.training.fetched import Fetched
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
@@ -102,20 +103,6 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class _Fetched:
-    """Results on their way from the GPU; taking them does not wait for what was queued after them."""
-
-    def __init__(self, *results: Tensor) -> None:
-        self._results = [result.to("cpu", non_blocking=True) for result in results]
-        on_gpu = results[0].device.type == "cuda"
-        self._there = torch.cuda.current_stream(results[0].device).record_event() if on_gpu else None
-
-    def take(self) -> list[NDArray[Any]]:
-        if self._there is not None:
-            self._there.synchronize()
-        return [result.numpy() for result in self._results]
-
-
 @torch.inference_mode()
 def read_loader(
     model: Recognizer,
@@ -131,14 +118,14 @@ def read_loader(
     """
     phases = phases or Phases()
     phases.start()
-    waiting: tuple[Batch, _Fetched] | None = None
+    waiting: tuple[Batch, Fetched] | None = None
     for batch in loader:
         phases.lap("loader")
         if not len(batch):
             continue
         with autocast():
             ids, probabilities = model.read(to_input(batch.images))
-        following = batch, _Fetched(ids, probabilities.float())
+        following = batch, Fetched(ids, probabilities.float())
         phases.lap("forward")
         if waiting is not None:
             yield _decoded(*waiting, codec, phases)
@@ -166,7 +153,7 @@ def read_with_loss(
     """
     phases = phases or Phases()
     phases.start()
-    waiting: tuple[Batch, list[str], _Fetched] | None = None
+    waiting: tuple[Batch, list[str], Fetched] | None = None
     for batch in loader:
         phases.lap("loader")
         if not len(batch):  # all of it bad, or none left for this rank: nothing to read, and a mean of nothing is NaN
@@ -180,7 +167,7 @@ def read_with_loss(
             told = model.head(features, targets)
             loss = model.loss(told, targets, torch.from_numpy(lengths))
             found, probabilities = model.head.read(model.head(features) if model.head.taught_by_targets else told)
-        following = batch, truths, _Fetched(found, probabilities.float(), loss.float())
+        following = batch, truths, Fetched(found, probabilities.float(), loss.float())
         phases.lap("forward")
         if waiting is not None:
             yield _decoded_with_loss(*waiting, codec, phases)
@@ -193,7 +180,7 @@ def read_with_loss(
 
 
 def _decoded(
-    batch: Batch, fetched: _Fetched, codec: Codec, phases: Phases
+    batch: Batch, fetched: Fetched, codec: Codec, phases: Phases
 ) -> tuple[Batch, list[str], NDArray[np.float32]]:
     ids, probabilities = fetched.take()
     phases.lap("forward")
@@ -204,7 +191,7 @@ def _decoded(
 
 
 def _decoded_with_loss(
-    batch: Batch, truths: list[str], fetched: _Fetched, codec: Codec, phases: Phases
+    batch: Batch, truths: list[str], fetched: Fetched, codec: Codec, phases: Phases
 ) -> tuple[Batch, list[str], list[str], NDArray[np.float32], float]:
     ids, probabilities, loss = fetched.take()
     phases.lap("forward")

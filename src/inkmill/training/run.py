@@ -102,8 +102,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
         with open_loaders(spec, prepared, fabric, seed) as loaders:
             for loader in (loaders[0], *loaders[1].values()):
-                for line in loader.stats.notes:
-                    reporter.say(line)
+                reporter.notes(loader.stats)
             reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
             loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
             loop.history = history
@@ -142,13 +141,7 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     missing = [number for number in wanted if number >= gpus]
     if missing:
         raise ConfigError(f"train.gpu_ids asks for GPU {missing[0]}, and this machine has {gpus} (0 to {gpus - 1})")
-    if "OMP_NUM_THREADS" not in os.environ:
-        # With the model on a GPU torch's CPU threads have next to nothing to do, and between two small jobs they spin:
-        # on 16 cores they took seven of them, which the loader's processes and the launching of kernels then lacked.
-        torch.set_num_threads(1)
-    torch.backends.cudnn.benchmark = settings.cudnn.benchmark
-    torch.backends.cudnn.deterministic = settings.cudnn.deterministic
-    torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
+    set_up_torch(settings)
     precision = settings.precision
     if precision == "auto":
         precision = "bf16" if torch.cuda.is_bf16_supported() else "fp32"
@@ -166,6 +159,17 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     fabric.launch()
     name = torch.cuda.get_device_name(wanted[0])
     return fabric, f"training on {fabric.world_size} x {name}, {precision}"
+
+
+def set_up_torch(settings: TrainSpec) -> None:
+    """Set what holds for the whole process where it trains on a GPU: threads, cuDNN, precision of products."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        # With the model on a GPU torch's CPU threads have next to nothing to do, and between two small jobs they spin:
+        # on 16 cores they took seven of them, which the loader's processes and the launching of kernels then lacked.
+        torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = settings.cudnn.benchmark
+    torch.backends.cudnn.deterministic = settings.cudnn.deterministic
+    torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
 
 
 def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, reporter: Reporter) -> int:

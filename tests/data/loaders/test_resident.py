@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -99,3 +101,24 @@ def test_a_bad_sample_is_left_out_and_counted(captchas, plan):
 def test_pictures_of_several_widths_are_refused(captcha_plan):
     with pytest.raises(ConfigError, match="several widths are not kept on a device"):
         ResidentLoader(captcha_plan(bucket_widths=np.full(67, 64)), "cpu")
+
+
+def test_whoever_measures_hears_before_the_device_works(plan):
+    heard = []
+    with ResidentLoader(plan, "cpu") as loader:
+        loader.before_queueing = lambda: heard.append(loader.stats.batches)
+        list(loader)
+        assert heard == list(range(len(loader)))
+
+
+def test_closing_gives_the_memory_back_at_once(plan):
+    loader = ResidentLoader(plan, "cpu")
+    next(iter(loader))
+    pictures = weakref.ref(loader._images)
+    gc.disable()
+    try:
+        loader.close()
+        assert pictures() is None
+    finally:
+        gc.enable()
+    assert len(list(loader)) == len(loader)

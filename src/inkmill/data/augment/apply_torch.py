@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     Engine = Callable[..., Tensor]
 
 _recorded: dict[Hashable, RecordedPass] = {}
+"""The last used last."""
 
 MAX_COMPILATIONS = 64
 """Batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently."""
+MAX_RECORDED = 16
+"""Recorded passes that are kept: each has memory on the GPU of its own, and is soon recorded again."""
 
 
 def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> Tensor:
@@ -68,10 +71,16 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
         if not (compiled and images.is_cuda):
             return run(images, packed.to(images.device, non_blocking=True))
         key = (layout, images.shape, images.device, packed.shape)
-        recorded = _recorded.get(key)
-        if recorded is None:
-            recorded = _recorded[key] = RecordedPass(run, (images, packed), images.device)
+        recorded = _recorded.pop(key, None) or RecordedPass(run, (images, packed), images.device)
+        _recorded[key] = recorded
+        if len(_recorded) > MAX_RECORDED:
+            del _recorded[next(iter(_recorded))]
         return recorded(images, packed)
+
+
+def forget_recorded() -> None:
+    """Give back the memory of the passes recorded so far."""
+    _recorded.clear()
 
 
 @contextmanager

@@ -80,6 +80,11 @@ class HeldAugmenter:
             images, _ = run(self._images, *pieces(packed.to(self._images.device)), self._steps, self._constants)
         return images[:count]
 
+    def close(self) -> None:
+        """Let go of the pictures and of what was recorded: a compiled method would hold them until all is collected."""
+        del self._images, self._fast
+        self._recorded = None
+
     def _replayed(self, packed: Tensor, pieces: Callable[[Tensor], list[Any]]) -> Tensor:
         if self._recorded is None:
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -50,6 +50,7 @@ class Loader(ABC):
     Attributes:
         plan: what is loaded.
         stats: what was done so far.
+        before_queueing: called in the thread that iterates, where a loader on the device begins to queue work there.
     """
 
     borrows = False
@@ -66,6 +67,7 @@ class Loader(ABC):
         self._epoch, self._batches = 0, 0
         self._at_start = True  # the next iteration begins at the position as it stands
         self._iteration = 0
+        self.before_queueing: Callable[[], None] = lambda: None
         self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
         self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
         self._store: Store | None = open_store(plan.keep, plan.source, plan.fit, plan.bucket_widths)

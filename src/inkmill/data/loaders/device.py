@@ -50,6 +50,8 @@ class DeviceLoader:
 
             self._idle = GpuIdle(self.device)
             loader.stats.idle_s = 0.0
+            if loader.on_device:
+                loader.before_queueing = self._idle.makes
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
 
     def __len__(self) -> int:

@@ -41,12 +41,18 @@ class GpuIdle:
     def goes_on(self) -> None:
         """What had to be waited for in the stream before the batch may be used has been queued."""
         self._mark(2)
-        assert self._marks is not None
-        self._passed.append(self._marks)
+        if self._marks is not None:
+            self._passed.append(self._marks)
+            self._marks = None
+
+    def makes(self) -> None:
+        """The GPU itself makes the batch from here on, which is work; that the batch is there tells nothing then."""
+        self.gets()
+        self.goes_on()
 
     def _mark(self, which: int) -> None:
-        assert self._marks is not None
-        self._marks[which].record(torch.cuda.current_stream(self._device))
+        if self._marks is not None:
+            self._marks[which].record(torch.cuda.current_stream(self._device))
 
     def take(self) -> tuple[float, float]:
         """Return the seconds for want of data and for want of the copy that have become known since the last call."""

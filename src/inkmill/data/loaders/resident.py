@@ -114,6 +114,7 @@ class ResidentLoader(Loader):
     def _images_of(self, epoch: int, index: NDArray[np.int64]) -> torch.Tensor:
         import torch
 
+        self.before_queueing()
         if self._augmenter is not None:
             return self._augmenter(epoch, index)
         assert self._images is not None
@@ -163,5 +164,7 @@ class ResidentLoader(Loader):
 
     def close(self) -> None:
         """Give the device's memory back; iterating again loads anew."""
+        if self._augmenter is not None:
+            self._augmenter.close()
         self._images = self._augmenter = None
         super().close()

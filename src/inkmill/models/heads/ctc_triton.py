@@ -8,6 +8,7 @@ in logarithms; a text that does not fit its time steps has the loss infinity and
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -37,20 +38,22 @@ class _CTCLosses(torch.autograd.Function):
         gradient = torch.zeros_like(log_probs)
         forwards = log_probs.new_empty(batch, steps, block)
         backwards = log_probs.new_empty(batch, 2, block)
-        _kernel[(batch,)](
-            log_probs,
-            targets,
-            lengths,
-            losses,
-            gradient,
-            forwards,
-            backwards,
-            steps,
-            classes,
-            targets.shape[1],
-            BLOCK=block,
-            num_warps=max(1, min(8, block // 128)),
-        )
+        # Triton starts kernels on the current device, which need not be the tensors'.
+        with torch.cuda.device(log_probs.device) if log_probs.is_cuda else nullcontext():
+            _kernel[(batch,)](
+                log_probs,
+                targets,
+                lengths,
+                losses,
+                gradient,
+                forwards,
+                backwards,
+                steps,
+                classes,
+                targets.shape[1],
+                BLOCK=block,
+                num_warps=max(1, min(8, block // 128)),
+            )
         ctx.save_for_backward(gradient)
         return losses
 
