@@ -68,9 +68,9 @@ def test_a_key_is_found_where_the_spec_says(tmp_path: Path, monkeypatch: pytest.
     assert find_key(None) is None
 
 
-@pytest.mark.parametrize("given_key", ["env:NOWHERE_SET", "file:/nowhere/key", crypt.NOT_STORED])
+@pytest.mark.parametrize("given_key", ["env:NOWHERE_SET", "file:/nowhere/key", crypt.NOT_STORED, ""])
 def test_a_key_that_is_not_there_is_one_sentence(given_key: str) -> None:
-    with pytest.raises(ConfigError, match=r"^[^\n]*encryption_key[^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^[^\n]*encryption.key[^\n]*$"):
         find_key(given_key)
 
 

@@ -121,7 +121,7 @@ def find_key(given: str | None) -> Key | None:
     Raises:
         ConfigError: no such variable or file, or it is empty.
     """
-    if not given:
+    if given is None:
         return None
     kind, _, rest = given.partition(":")
     if given == NOT_STORED:

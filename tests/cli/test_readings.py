@@ -37,6 +37,13 @@ def test_the_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
     assert "0.9877" in said
 
 
+def test_a_table_in_a_file_cuts_nothing(tmp_path: Path) -> None:
+    names = [f"{'a_long_name_' * 12}{number}.png" for number in range(2)]
+    write_readings([Reading("x" * 300, 0.5, name) for name in names], "table", tmp_path / "out.txt")
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
+    assert [name for line in lines for name in names if name in line and "x" * 300 in line] == names
+
+
 def test_a_reading_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
     def readings() -> Iterator[Reading]:
         yield READINGS[0]

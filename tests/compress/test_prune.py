@@ -47,6 +47,9 @@ def test_the_file_alone_brings_the_narrower_model_back(suffix: str, tmp_path: Pa
     assert torch.equal(model(images), again(images))
     assert card.provenance["made"][-1]["verb"] == "prune"
     assert "scores" not in card.provenance  # they were the whole reader's
+    told = json.loads(path.with_name(f"{path.name}.card.json").read_text("utf-8"))
+    assert [name.partition(",")[2][:9] for name in told["speeds"]] == [" batch 1,", " batch 32"]
+    assert told["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_the_report_tells_size_work_speed_and_accuracy_before_and_after(

@@ -70,6 +70,11 @@ def test_int8_reads_captchas_as_float_does(trained: Path, captchas: Path) -> Non
     card = json.loads(path.with_name("again.onnx.card.json").read_text("utf-8"))
     assert [one["verb"] for one in card["made"]] == ["train", "export", "quantize"]
     assert not card["metrics"]  # they were the float reader's
+    assert list(card["speeds"].values()) == [round(one["median"], 1) for one in after["images_per_second"].values()]
+    assert [name.partition(", ")[2].partition(", ")[0] for name in card["speeds"]] == ["batch 1", "batch 32"]
+    assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
+    assert (trained / "quantize" / "export" / "metrics.json").exists()
+    assert not (trained / "export").exists()  # what an export of the user's own would have left
 
 
 def test_pictures_without_labels_are_compared_by_their_strings(trained: Path) -> None:
@@ -131,6 +136,11 @@ def test_skipped_layers_keep_their_weights_in_float(trained: Path) -> None:
     report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
     assert "backbone.convolutions.0.0" in report["layers"]["float"]
     assert all(name.startswith("backbone.convolutions") or "position" in name for name in report["layers"]["int8"])
+    spec.quantize.skip_names = ["backbone.*"]  # linear layers too, whose weights the exporter lays out anew
+    quantize(spec)
+    report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
+    assert report["layers"]["int8"]
+    assert all(name.startswith("head") for name in report["layers"]["int8"])
     spec.quantize.skip_names = ["backbone.nothing"]
     with pytest.raises(ConfigError, match=r"no layer is called 'backbone\.nothing'"):
         quantize(spec)

@@ -51,5 +51,8 @@ def test_an_error_does_not_quote_it(text: str, tmp_path: Path) -> None:
 
 def test_a_passphrase_stands_for_itself_and_no_other_key_takes_it() -> None:
     assert load_spec(None, ["encryption_key=a${hunter2}b"]).encryption_key == "a${hunter2}b"
+    with pytest.raises(ConfigError, match="encryption_key= is empty, and files would be written plain"):
+        load_spec(None, ["encryption_key="])
+    assert load_spec(None, ["encryption_key=null"]).encryption_key is None
     with pytest.raises(ConfigError, match=r"results_dir: it refers to 'encryption_key', which is not copied"):
         load_spec(None, [f"encryption_key={PASSPHRASE}", "results_dir=a/${encryption_key}"])

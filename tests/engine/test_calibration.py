@@ -58,6 +58,10 @@ def test_folders_come_before_the_training_set_and_what_is_damaged_is_counted(
     for key in (f"{KEY}.cal_image_dir=[{tmp_path}]", f"dataset.quant_calibration_dataset.images_dir={tmp_path}"):
         pictures = calibration_pictures(spec_for(f"dataset.train={few}", key), graph.reader.fit)
         assert (len(pictures.images), pictures.unreadable, pictures.origin) == (5, 1, str(tmp_path))
+    missing = few.with_name("one_missing_for_engine.tsv")
+    missing.write_text(few.read_text("utf-8") + "images/nope.png\t1234\n", "utf-8")
+    told = calibration_pictures(spec_for(f"dataset.train={missing}", f"{KEY}.cal_batches=10000"), graph.reader.fit)
+    assert told.unreadable == 1
     for path in tmp_path.iterdir():
         path.write_bytes(b"no picture")
     with pytest.raises(DataError, match="none of 6 pictures can be decoded"):

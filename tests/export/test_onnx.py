@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 import torch
 
 import inkmill
+from inkmill.compress.prune import prune
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
+from inkmill.config.tasks import PruneSpec
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.export.graph import record
 from inkmill.export.onnx import export
+from inkmill.export.pictures import choose_pictures
 from inkmill.models import Recognizer, build_recognizer
 from inkmill.models.file import save_reader
 from inkmill.runtime.card import ReaderCard
@@ -121,6 +125,49 @@ def test_a_free_width_stays_free(sequence: str, texts: int, tmp_path: Path, capt
     image = np.zeros((32, 200, 1), np.uint8)
     steps = [OnnxReader(path, "cpu").classify(image[None, :, :width])[0].shape[1] for width in (32, 96, 200)]
     assert steps == [8, 24, 50]
+
+
+def test_a_file_of_the_best_class_alone_has_no_other_probabilities(tmp_path: Path) -> None:
+    path = export(untrained(tmp_path, "model.sequence=none"), crops=9)
+    with pytest.raises(ConfigError, match="only the best class of each step"):
+        OnnxReader(path, "cpu").probabilities(np.zeros((1, 32, 64, 1), np.uint8))
+    card = json.loads((tmp_path / "reader.onnx.card.json").read_text("utf-8"))
+    assert [name[:18] for name in card["speeds"]] == ["images/s, batch 1,", "images/s, batch 32"]
+    assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_names_of_files_need_not_be_unicode(suffix: str, tmp_path: Path) -> None:
+    spec = untrained(tmp_path, "model.sequence=none")
+    given = tmp_path / os.fsdecode(b"caf\xe9" + suffix.encode())
+    if suffix == ".pth":
+        spec.prune = PruneSpec(checkpoint=str(spec.export.checkpoint), pruned_file=str(given))
+        prune(spec)
+    else:
+        Path(str(spec.export.checkpoint)).rename(given)
+    spec.export.checkpoint, spec.export.onnx_file = str(given), str(given.with_suffix(".onnx"))
+    path = export(spec, crops=9)
+    assert inkmill.load(path, "cpu").card.history()[-1]["source"] == given.name
+    assert path.with_name(f"{path.name}.card.json").exists()
+
+
+@pytest.mark.parametrize(("fit", "width"), [("pad", 40), ("height", 80)])
+def test_crops_that_fill_the_input_are_made_of_three_widths(
+    fit: str, width: int, captchas: Path, tmp_path: Path
+) -> None:
+    spec = untrained(tmp_path, f"model.input_width={width}", f"model.input_fit={fit}", f"evaluate.test={captchas}")
+    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    pictures = choose_pictures(spec, card, 30)
+    assert len(pictures.widths) >= 3
+    assert pictures.origin.endswith("two of three made to fill two thirds and one third of the input")
+
+
+def test_missing_pictures_are_counted_as_damaged_ones_are(writable_captchas: Path, tmp_path: Path) -> None:
+    lines = (writable_captchas / "labels.tsv").read_text("utf-8").splitlines()[:20]
+    labels = writable_captchas / "one_missing.tsv"
+    labels.write_text("\n".join([*lines, "images/nope.png\t1234"]) + "\n", "utf-8")
+    export(untrained(tmp_path, "model.sequence=none", f"evaluate.test={labels}"))
+    assert (figures(tmp_path)["crops"], figures(tmp_path)["unreadable"]) == (20, 1)
 
 
 def test_half_precision_is_half_as_large_and_bounded_too(tmp_path: Path, captchas: Path) -> None:

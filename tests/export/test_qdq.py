@@ -82,6 +82,12 @@ def recorded(model: Recognizer) -> Any:
     return record(model, profile="default", probabilities=False, half=False)
 
 
+def test_the_paddle_profile_asks_torch_for_the_steps_of_a_free_width(captchas: Path) -> None:
+    """A copy with Q/DQ nodes can only be recorded."""
+    graph = record(simulated(captchas, "model.input_fit=height"), profile="paddle", probabilities=False, half=False)
+    assert "Loop" in {node.op_type for node in graph.graph.node}
+
+
 def operators(graph: Any, folder: Path) -> Counter[str]:
     """Return the operators that ONNX Runtime runs, after its own fusions."""
     options = onnxruntime.SessionOptions()

@@ -108,6 +108,11 @@ def test_what_is_no_image_is_named_by_its_position(image: object, said: str) -> 
     assert str(caught.value).startswith(said)
 
 
+def test_what_can_be_no_name_of_a_file_is_named() -> None:
+    with pytest.raises(DataError, match="null byte"):
+        Brightness().read("a\0b")
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DataError, match=r"nowhere/a\.png: cannot be read \(No such file"):
         Brightness().read("nowhere/a.png")

@@ -12,6 +12,7 @@ from inkmill.errors import ConfigError
 from inkmill.text.charset import Charset
 from inkmill.text.codecs import AttnCodec, CtcCodec
 from inkmill.text.decoder import Decoder, Lexicon, read_words
+from inkmill.text.normalise import Normaliser
 
 CHARSET = Charset(tuple("abcd"))
 CODEC = CtcCodec(CHARSET, 6)
@@ -57,10 +58,26 @@ def test_a_lexicon_looks_at_the_probabilities_and_not_at_the_letters_alone() -> 
 
 
 def test_words_that_the_model_cannot_write_are_left_out_and_counted() -> None:
-    lexicon = Lexicon(["abc", "zebra", "abcdabcd", ""], CODEC)
+    lexicon = Lexicon(["abc", "zebra", "abcdabcd", ""], CODEC, Normaliser([]))
     assert (lexicon.words, lexicon.left_out) == (["abc"], 2)
     with pytest.raises(ConfigError, match="no word that this model can write"):
-        Lexicon(["zebra"], CODEC)
+        Lexicon(["zebra"], CODEC, Normaliser([]))
+
+
+def test_words_are_normalised_as_the_labels_were() -> None:
+    codec = CtcCodec(Charset(tuple("ab'")), 6)
+    assert Lexicon(["a\u2019b"], codec, Normaliser(["typographic"])).words == ["a'b"]
+    with pytest.raises(ConfigError, match="no word"):
+        Lexicon(["a\u2019b"], codec, Normaliser([]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"words": ["ab", 12]}, "12 is no text"), ({"beam_width": 0}, "=0: "), ({"beam_width": 2.5}, "=2.5: ")],
+)
+def test_what_is_no_word_or_no_width_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Decoder(CODEC, **settings)
 
 
 def test_a_word_too_long_for_the_steps_does_not_win_by_accident() -> None:

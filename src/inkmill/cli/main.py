@@ -118,6 +118,7 @@ def _say(sentence: str, code: int) -> int:
 def _prepare_process() -> None:
     # A scheduler that ends a job sends SIGTERM: leave through the `with` blocks, so that status.json says FAILURE.
     signal.signal(signal.SIGTERM, _stop)
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # what is wrong with a picture is said here, once
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows \u0111 for đ instead of ending the run with an encoding error.
         if hasattr(stream, "reconfigure"):

@@ -20,6 +20,8 @@ from rich.text import Text
 from inkmill.files import atomic_path
 from inkmill.runtime.reader import Reading
 
+_UNCUT = 1_000_000
+"""Columns of a table that no terminal shows."""
 _NAMES = "backslashreplace"  # a file name need not be valid Unicode, and must not cost the other readings
 
 
@@ -49,11 +51,13 @@ def _write(readings: Iterable[Reading], kind: str, file: TextIO) -> None:
 
 
 def _write_table(readings: Iterable[Reading], file: TextIO) -> None:
-    table = Table("file", "text")
+    table = Table()
+    for name in ("file", "text"):
+        table.add_column(name, overflow="fold")
     table.add_column("confidence", justify="right")
     for reading in readings:  # as Text: a label such as [red] is not markup
         table.add_row(Text(reading.key), Text(reading.text), f"{reading.confidence:.4f}")
-    Console(file=file).print(table)
+    Console(file=file, width=None if file.isatty() else _UNCUT).print(table)
 
 
 def _write_csv(readings: Iterable[Reading], file: TextIO) -> None:

@@ -26,7 +26,7 @@ from inkmill.files import write_bytes_atomic, write_json_atomic
 from inkmill.models.file import MAX_WHOLE, load_reader, save_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.model_card import step
+from inkmill.runtime.model_card import step, with_speeds, write_model_card
 from inkmill.training.evaluate import open_tests, read_tests, scores_of
 from inkmill.training.reading import TorchReader
 
@@ -58,6 +58,7 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
             **compare(whole, model),
         }
         pruned_card = _card(card, spec.prune.prune_setting, checkpoint, whole, model)
+        pruned_card = with_speeds(pruned_card, report["device"], report["after"]["images_per_second"])
         _write(path, model, pruned_card, key)
         if tests:
             for when, reader in (("before", TorchReader(whole, card)), ("after", TorchReader(model, pruned_card))):
@@ -126,3 +127,4 @@ def _write(path: Path, model: Recognizer, card: ReaderCard, key: Key | None) -> 
     buffer = io.BytesIO()
     torch.save({"reader": card.to_json(), "model": weights}, buffer)
     write_bytes_atomic(path, sealed(buffer.getvalue(), key))
+    write_model_card(path, card)

@@ -12,20 +12,21 @@ from typing import Any
 
 from rich.console import Console
 
-from inkmill.compress.quantize_compare import drop, read_all, share_equal, show, speeds
+from inkmill.compress.quantize_compare import drop, read_all, share_equal, show
 from inkmill.compress.quantize_graph import Layer, asked_for, find_layers, load_graph, measure_ranges
 from inkmill.compress.quantize_pictures import Pictures, open_pictures
 from inkmill.compress.quantize_search import Chosen, search
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import Key, find_key, read_plain, sealed
+from inkmill.crypt import find_key, read_plain
 from inkmill.errors import ConfigError
 from inkmill.files import atomic_path, write_json_atomic
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.model_card import step, write_model_card
+from inkmill.runtime.model_card import step, with_speeds, write_model_card
 from inkmill.runtime.onnx import OnnxReader
-from inkmill.runtime.onnx_file import seal
+from inkmill.runtime.onnx_writer import written
+from inkmill.runtime.speed import images_per_second
 
 
 def quantize(spec: Spec, *, console: Console | None = None) -> Path:
@@ -60,17 +61,17 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 model,
                 wanted,
                 ranges,
-                open_reader=lambda graph: opened(graph, before.card, temporary, key),
+                open_reader=lambda graph: written(graph, before.card, temporary, key),
                 drop_of=lambda reader: drop(texts, read_all(reader, checked.images), checked.texts),
                 images=checked.images,
                 max_drop=spec.quantize.max_drop,
             )
             report = _report(spec, (before, texts), found, layers, wanted, calibration, checked)
             card = _card(before.card, given, report)
-            after = opened(found.model, card, temporary, key)
-            report["before"]["images_per_second"], report["after"]["images_per_second"] = speeds(
-                before, after, checked.images
-            )
+            both = images_per_second([before, written(found.model, card, temporary, key)], checked.images)
+            report["before"]["images_per_second"], report["after"]["images_per_second"] = both
+            card = with_speeds(card, before.runs_on, both[1])
+            written(found.model, card, temporary, key)
             report["before"]["bytes"], report["after"]["bytes"] = source.stat().st_size, temporary.stat().st_size
         write_model_card(path, card)
         write_json_atomic(results.folder / "metrics.json", {"quantized_file": str(path), **report})
@@ -92,18 +93,9 @@ def _place(spec: Spec, given: Path) -> Path:
 def _export(spec: Spec, given: Path, path: Path, console: Console) -> Path:
     from inkmill.export.onnx import export
 
-    settings = spec.export.model_copy(update={"checkpoint": str(given), "onnx_file": str(path), "results_dir": None})
+    own = {"checkpoint": str(given), "onnx_file": str(path), "results_dir": str(path.parent / "export")}
+    settings = spec.export.model_copy(update=own)
     return export(spec.model_copy(update={"export": settings}), console=console)
-
-
-def opened(graph: Any, card: ReaderCard, path: Path, key: Key | None) -> OnnxReader:
-    """Write a graph as `export` does, encrypted where there is a key, and return its reader."""
-    del graph.metadata_props[:]
-    for name, value in (("inkmill", card.to_json()), ("character", "\n".join(card.charset))):
-        entry = graph.metadata_props.add()
-        entry.key, entry.value = name, value
-    path.write_bytes(sealed(seal(graph.SerializeToString()), key))
-    return OnnxReader(path, "cpu", encryption_key=key)
 
 
 def _report(

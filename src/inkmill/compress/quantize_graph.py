@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
@@ -38,7 +39,7 @@ class Layer:
     """A node with weights.
 
     Attributes:
-        name: of its weights in the torch model where the graph still says so, else the node's.
+        name: of the module in the torch model where the graph still says so, else the node's.
         node: the node's own name.
         kind: Conv2d or Linear.
         tensors: what goes in and what comes out.
@@ -90,8 +91,21 @@ def find_layers(model: Any) -> list[Layer]:
 
 
 def _name(node: Any) -> str:
+    """Return the torch module's name: that of the weights, or where the exporter has laid them out anew, its own."""
     weights: str = node.input[1]
-    return weights.removeprefix("model.").removesuffix(".weight") if weights.endswith(".weight") else str(node.name)
+    if weights.endswith(".weight"):
+        return weights.removeprefix("model.").removesuffix(".weight")
+    modules = modules_of(node)
+    return modules[-1] if modules else str(node.name)
+
+
+def modules_of(node: Any) -> list[str]:
+    """Return the names of the torch modules that a node is in, the innermost last.
+
+    They are in the list that torch's exporter leaves with each node: ['', 'model', 'model.head', ..., 'linear'].
+    """
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
+    return re.findall(r"'model\.([^']*)'", scopes)
 
 
 def asked_for(layers: Sequence[Layer], settings: QuantizeSpec) -> list[Layer]:
@@ -119,7 +133,7 @@ def _wanted(layer: Layer, settings: QuantizeSpec) -> bool:
 
 
 def _fits(layer: Layer, pattern: str) -> bool:
-    return pattern == layer.kind or fnmatchcase(layer.name, pattern)
+    return pattern in (layer.kind, layer.node) or fnmatchcase(layer.name, pattern)
 
 
 def measure_ranges(model: Any, layers: Sequence[Layer], images: NDArray[np.uint8]) -> Ranges:

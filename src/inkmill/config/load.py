@@ -18,6 +18,7 @@ from inkmill.config.keys import field_at
 from inkmill.config.problems import translate
 from inkmill.config.spec import Spec
 from inkmill.config.yaml_file import MAX_BYTES, KeyPath, dotted, parse_yaml
+from inkmill.crypt import SETTING
 from inkmill.errors import ConfigError
 from inkmill.files import explain
 from inkmill.registry import suggest
@@ -137,6 +138,8 @@ def _parse_override(override: Override) -> tuple[KeyPath, Any]:
     if match is None:
         raise ConfigError(f"{override!r} is not an override; expected KEY=VALUE, for example train.num_epochs=20")
     path: KeyPath = tuple(match[1].split("."))
+    if path == (SETTING,) and not match[2].strip():  # of a shell's variable that is not set, most likely
+        raise ConfigError(f"{SETTING}= is empty, and files would be written plain: give a key, or leave it out")
     takes_text = getattr(field_at(path), "annotation", None) in (str, str | None)
     try:
         value, _ = parse_yaml(match[2], dotted(path))

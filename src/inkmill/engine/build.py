@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from inkmill.compress.quantize import opened
 from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
@@ -28,6 +27,7 @@ from inkmill.export.pictures import Pictures, choose_pictures
 from inkmill.files import atomic_path, write_bytes_atomic, write_json_atomic, write_text_atomic
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import step, write_model_card
+from inkmill.runtime.onnx_writer import written
 from inkmill.training.evaluate import open_tests
 
 
@@ -125,7 +125,7 @@ def _graph_to_compile(
     copy = type(model)()
     copy.CopyFrom(model)  # the card goes into it
     with atomic_path(results.folder / f"{wanted}.onnx") as temporary:
-        parity = compare(graph.reader, opened(copy, graph.reader.card, temporary, key), pictures)
+        parity = compare(graph.reader, written(copy, graph.reader.card, temporary, key), pictures)
         say(
             f"{parity.equal:,} of {parity.crops:,} pictures are read alike in {wanted} ({pictures.origin}), "
             f"probabilities within {parity.difference:.0e}; read by ONNX Runtime on the CPU, not by the engine"

@@ -23,7 +23,7 @@ from inkmill.data.sample import Source
 from inkmill.data.sources import Concat, Subset, holdout, open_source
 from inkmill.data.sources.files import FileSource
 from inkmill.engine.graph import Graph
-from inkmill.errors import ConfigError, DataError, ImageError
+from inkmill.errors import ConfigError, DataError
 from inkmill.export.pictures import Pictures
 from inkmill.files import explain, write_json_atomic
 
@@ -84,7 +84,7 @@ def calibration_pictures(spec: Spec, fit: Fit) -> Pictures:
     for index in (np.arange(count) * len(source) // max(1, count)).tolist():
         try:
             pictures.images.append(fit.apply(decode(source.get(index).image, fit.channels))[0])
-        except ImageError:
+        except DataError:  # damaged, or not there
             pictures.unreadable += 1
     if not pictures.images:
         raise DataError(f"{name}: none of {count} pictures can be decoded, and an INT8 engine is measured on them")

@@ -7,12 +7,11 @@ the graph that TensorRT is given says what each layer computes in, and ONNX Runt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from inkmill.compress.quantize_graph import Ranges, find_layers, quantised
+from inkmill.compress.quantize_graph import Ranges, find_layers, modules_of, quantised
 from inkmill.engine.graph import Graph, Precision
 from inkmill.engine.half import to_half
 from inkmill.errors import ConfigError
@@ -61,14 +60,10 @@ def left_in_fp32(model: Any, pairs: Sequence[str]) -> set[str]:
 
 
 def _names(node: Any) -> set[str]:
-    """Return what a node is called: its name, the torch modules that it is in, and the layers whose weights it takes.
-
-    The modules are in the list that torch's exporter leaves with each node: ['', 'model', 'model.head', ..., 'linear'].
-    """
-    scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
+    """Return what a node is called: its name, the torch modules it is in, and the layers whose weights it takes."""
     weights = {name.rpartition(".")[0] for name in node.input}
-    modules = {*re.findall(r"'(model\.[^']*)'", scopes), *weights}
-    return {node.name, *(name.removeprefix("model.") for name in modules if name.startswith("model."))}
+    of_weights = {name.removeprefix("model.") for name in weights if name.startswith("model.")}
+    return {node.name, *modules_of(node), *of_weights}
 
 
 def with_precision(graph: Graph, wanted: Precision, pairs: Sequence[str], ranges: Ranges | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -103,7 +103,7 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
         raise MissingExtraError(error.name or "onnx", "train", "export") from error
     inner = halved(model) if half else with_qdq(model) if model.spec.quantize else model
     if profile == "paddle":
-        recorded = _paddle(inner)
+        recorded = _paddle(inner, model.time_steps)
     else:
         outputs = ["output_id", "output_prob", *([ALL] if probabilities else [])]
         recorded = _exported(_Best(inner, probabilities), inner, "input", outputs, _example(model.spec), _free(model))
@@ -111,8 +111,11 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
     return recorded
 
 
-def _paddle(model: Recognizer) -> Any:
-    """Return the graph for PaddleOCR's pictures; with a free width each picture is read at its own."""
+def _paddle(model: Recognizer, time_steps: Callable[[int, int], int]) -> Any:
+    """Return the graph for PaddleOCR's pictures; with a free width each picture is read at its own.
+
+    `time_steps` is of the model as torch runs it: one with Q/DQ nodes can only be recorded.
+    """
     spec, names = model.spec, (PADDLE_INPUT, [PADDLE_OUTPUT])
     theirs = torch.zeros(2, 3, THEIR_HEIGHT, THEIR_WIDTH)
     free = {0: _BATCH, **{axis: torch.export.Dim(side, min=8, max=MAX_SIDE) for axis, side in _SIDES.items()}}
@@ -123,7 +126,7 @@ def _paddle(model: Recognizer) -> Any:
     )
     fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ["pictures", "widths"], theirs, free)
     reading = _exported(_Probabilities(model), model, "pictures", names[1], _example(spec), _free(model))
-    return in_one_graph(fitting, reading, widths, [model.time_steps(spec.input_height, width) for width in widths])
+    return in_one_graph(fitting, reading, widths, [time_steps(spec.input_height, width) for width in widths])
 
 
 def _exported(

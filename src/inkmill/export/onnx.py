@@ -10,13 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import find_key, sealed
+from inkmill.crypt import find_key
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.export.graph import OPSET, record
 from inkmill.export.paddle import THEIR_HEIGHT, refuse_unfit, resized_twice
@@ -24,9 +25,9 @@ from inkmill.export.parity import HALF_SHARE, INT8_SHARE, TOLERANCE, Parity, com
 from inkmill.export.pictures import CROPS, Pictures, choose_pictures
 from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
 from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.model_card import step, write_model_card
-from inkmill.runtime.onnx import OnnxReader
-from inkmill.runtime.onnx_file import seal
+from inkmill.runtime.model_card import step, with_speeds, write_model_card
+from inkmill.runtime.onnx_writer import written
+from inkmill.runtime.speed import images_per_second
 from inkmill.training.reading import TorchReader
 
 _REQUIRED = {
@@ -64,11 +65,15 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         precision = _precision(reader, spec, checkpoint)
         pictures = choose_pictures(spec, reader.card, crops)
         card = _card(reader, checkpoint, spec, precision)
+        graph = _graph(reader, spec)
         with atomic_path(path) as temporary:
-            temporary.write_bytes(sealed(seal(_recorded(reader, card, spec)), key))
-            parity = compare(reader, OnnxReader(temporary, "cpu", encryption_key=key), pictures)
+            exported = written(graph, card, temporary, key)
+            parity = compare(reader, exported, pictures)
             write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, pictures, precision))
             _refuse_unlike(parity, precision, checkpoint, pictures)
+            (speeds,) = images_per_second([exported], np.stack(pictures.images[:1]), rounds=1)
+            card = with_speeds(card, exported.runs_on, speeds)
+            written(graph, card, temporary, key)
         write_model_card(path, card)
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
         if console is not None:
@@ -105,19 +110,14 @@ def _card(reader: TorchReader, checkpoint: Path, spec: Spec, precision: str) -> 
     return reader.card.model_copy(update={"provenance": {**told, "made": made, "parameters": parameters}})
 
 
-def _recorded(reader: TorchReader, card: ReaderCard, spec: Spec) -> bytes:
+def _graph(reader: TorchReader, spec: Spec) -> Any:
     settings = spec.export
-    model = record(
+    return record(
         reader.model,
         profile=settings.profile,
         probabilities=settings.probabilities,
         half=settings.precision == "fp16",
     )
-    for key, value in (("inkmill", card.to_json()), ("character", "\n".join(card.charset))):
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
-    content: bytes = model.SerializeToString()
-    return content
 
 
 def _figures(spec: Spec, path: Path, parity: Parity, pictures: Pictures, precision: str) -> dict[str, Any]:

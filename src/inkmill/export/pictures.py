@@ -19,7 +19,7 @@ from inkmill.data.decode import decode
 from inkmill.data.fit import Fit
 from inkmill.data.sample import Source
 from inkmill.data.sources import Subset, holdout, open_source
-from inkmill.errors import DataError, ImageError
+from inkmill.errors import DataError
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.reader import input_fit
 from inkmill.training.evaluate import open_tests
@@ -27,6 +27,7 @@ from inkmill.training.evaluate import open_tests
 CROPS = 300
 WIDTHS = 3
 _SCALES = (1.0, 0.5, 2.0)
+_SHARES = (1.0, 2 / 3, 1 / 3)
 _BATCHES = (1, 32)
 """Sizes that the graph was not recorded with."""
 
@@ -65,7 +66,7 @@ class Pictures:
 def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Pictures:
     """Return up to `count` pictures of at least three widths.
 
-    Where the crops have fewer widths, two of three are made half and twice as wide.
+    Where the crops have fewer widths, some are made narrower and wider. A very small input may not have so many.
 
     Raises:
         DataError: a set that the spec names is not there, or none of its pictures can be decoded.
@@ -81,9 +82,14 @@ def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Picture
         origin = f"{where}: {names}"
     else:
         crops, origin = _rendered(card, min(count, 99)), "rendered text: the spec names no data"
-    if len({_width(crop, fit) for crop in crops}) < WIDTHS:
-        crops = [_scaled(crop, _SCALES[number % len(_SCALES)]) for number, crop in enumerate(crops)]
-        origin += "; two of three made half and twice as wide"
+    as_they_are, changed = crops, ""
+    if _few_widths(crops, fit):
+        crops = [_scaled(crop, _SCALES[number % len(_SCALES)]) for number, crop in enumerate(as_they_are)]
+        changed = "; two of three made half and twice as wide"
+    if _few_widths(crops, fit):  # all of them may be wider than the input
+        crops = [_narrowed(crop, fit, _SHARES[number % len(_SHARES)]) for number, crop in enumerate(as_they_are)]
+        changed = "; two of three made to fill two thirds and one third of the input"
+    origin += changed
     widths = Counter(_width(crop, fit) for crop in crops)
     return Pictures(
         origin, [fit.apply(crop)[0] for crop in crops], dict(sorted(widths.items())), unreadable, not sources
@@ -109,7 +115,7 @@ def _crops(sources: Sequence[Source], fit: Fit, count: int) -> tuple[list[Image]
         for index in np.unique(np.linspace(0, len(source) - 1, min(share, len(source))).astype(int)).tolist():
             try:
                 crops.append(decode(source.get(index).image, fit.channels))
-            except ImageError:
+            except DataError:  # damaged, or not there
                 unreadable += 1
     return crops, unreadable
 
@@ -120,6 +126,16 @@ def _width(crop: Image, fit: Fit) -> int:
     if fit.mode == "stretch":
         return int(max(1, round(fit.height * width / height)))
     return int(fit.bucket_width(width, height) if fit.mode == "height" else fit.valid_width(width, height))
+
+
+def _few_widths(crops: Sequence[Image], fit: Fit) -> bool:
+    return len({_width(crop, fit) for crop in crops}) < WIDTHS
+
+
+def _narrowed(crop: Image, fit: Fit, share: float) -> Image:
+    """Return a crop that takes a share of the input's width, or of its own where that is less."""
+    height, width = crop.shape[:2]
+    return _scaled(crop, share * min(1.0, fit.width * height / (fit.height * width)))
 
 
 def _scaled(crop: Image, scale: float) -> Image:

@@ -217,5 +217,9 @@ def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], R
 
 
 def _mapped(path: Path) -> dict[str, Tensor]:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # a name of other bytes, which safetensors does not open
+        return from_bytes(path.read_bytes())
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping

@@ -64,7 +64,9 @@ class ReaderCard(Section):
 
     def to_json(self) -> str:
         """Return the card as one line of JSON."""
-        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
+        text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
+        # Names of files may hold what UTF-8 cannot carry: it is spelled out (\\udce9), as JSON understands.
+        return text.encode("utf-8", "backslashreplace").decode()
 
     @classmethod
     def from_json(cls, text: str, where: str) -> ReaderCard:

@@ -6,7 +6,7 @@ the card in the file's header; what nobody told or measured is called unknown th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ _SHOWN_CHARACTERS = 300
 def step(verb: str, **facts: Any) -> dict[str, Any]:
     """Return an entry of `provenance["made"]`: which verb, when, by which version, and what it says of itself."""
     return {"verb": verb, "date": datetime.now(UTC).isoformat(timespec="seconds"), "inkmill": __version__, **facts}
+
+
+def with_speeds(card: ReaderCard, runs_on: str, speeds: Mapping[str, Mapping[str, float]]) -> ReaderCard:
+    """Return the card with the median of speeds by batch, as `inkmill.runtime.speed` gives them."""
+    told = {
+        f"images/s, {batch.replace('_', ' ')}, {runs_on}": round(speed["median"], 1) for batch, speed in speeds.items()
+    }
+    return card.model_copy(update={"provenance": {**card.provenance, "speeds": told}})
 
 
 def write_model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> None:

@@ -105,7 +105,13 @@ class OnnxReader(BaseReader):
         return ids, probabilities
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images."""
+        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images.
+
+        Raises:
+            ConfigError: the file gives only the best class.
+        """
+        if not self._has_all:
+            return super().probabilities(images)
         (found,) = self._run(images, [self._all])
         if found.ndim != 3 or found.shape[0] != len(images) or found.shape[2] != self.codec.num_classes:
             raise ModelFileError(f"{self._where}: its graph gives probabilities of shape {found.shape}")
@@ -147,6 +153,8 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # ONNX Runtime's own default counts the cores of the machine, whatever its container or `taskset` leave.
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads={threads}: expected a whole number from 1 on")
     threads = threads or physical_cores()
     options.intra_op_num_threads = threads
     # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.

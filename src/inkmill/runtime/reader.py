@@ -24,6 +24,7 @@ from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
 from inkmill.phases import Phases
 from inkmill.runtime.card import ReaderCard
 from inkmill.text.decoder import Decoder
+from inkmill.text.normalise import Normaliser
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 
@@ -72,7 +73,7 @@ class BaseReader(ABC):
         self.card = card
         self.fit = input_fit(card.model)
         self.codec = card.codec()
-        self.decoder = Decoder(self.codec, beam_width, words)
+        self.decoder = Decoder(self.codec, beam_width, words, Normaliser(card.normalise))
 
     @abstractmethod
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -178,6 +179,8 @@ def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uin
             image = Path(image).read_bytes()
         except OSError as error:
             raise DataError(f"{key}: cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise DataError(f"{key!r}: no name of a file ({error})") from error
     if isinstance(image, (bytearray, memoryview)):
         image = bytes(image)
     if not isinstance(image, bytes):

@@ -20,7 +20,7 @@ from inkmill.errors import ConfigError
 from inkmill.files import explain
 from inkmill.text.codecs import Codec, CtcCodec
 from inkmill.text.ctc import beam_search, first_frames, log_probabilities, text_log_probability
-from inkmill.text.normalise import nfc
+from inkmill.text.normalise import Normaliser
 
 SHORTLIST = 32
 """Words nearest to the greedy reading that are scored exactly. On 673 scene words, 594 in the list, 16 gave 78.5 %,
@@ -37,6 +37,7 @@ class Decoder:
         codec: the model's.
         beam_width: prefixes that the search pursues; 1 is greedy. CTC alone has a search.
         words: the only texts that may come out; none leaves the choice free.
+        normaliser: of the labels that the model learned, for the words; by default NFC.
 
     Attributes:
         wants_all: whether it needs the probability of every class, and not of the best alone.
@@ -47,12 +48,20 @@ class Decoder:
         ConfigError: a beam for another head than CTC, or no word that the model could write.
     """
 
-    def __init__(self, codec: Codec, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        beam_width: int = 1,
+        words: Iterable[str] | None = None,
+        normaliser: Normaliser | None = None,
+    ) -> None:
+        if not isinstance(beam_width, int) or beam_width < 1:
+            raise ConfigError(f"beam_width={beam_width}: expected a whole number from 1 on")
         self.codec, self.beam_width = codec, beam_width
         is_ctc = isinstance(codec, CtcCodec)
         if beam_width > 1 and not is_ctc:
             raise ConfigError(f"beam_width={beam_width}: beam search is for CTC, and this model has {codec.prediction}")
-        self._lexicon = None if words is None else Lexicon(words, codec)
+        self._lexicon = None if words is None else Lexicon(words, codec, normaliser or Normaliser([]))
         self.notes = [f"beam of {beam_width}"] if beam_width > 1 and words is None else []
         if self._lexicon is not None:
             dropped = f" ({self._lexicon.left_out:,} more that it cannot write)" if self._lexicon.left_out else ""
@@ -91,21 +100,25 @@ class Lexicon:
     """The words that a reading may be.
 
     Args:
-        words: the words; NFC is applied, repeats do no harm.
+        words: the words; repeats do no harm.
         codec: the model's; words that it cannot write are left out.
+        normaliser: what is done to the words first.
 
     Attributes:
         words: those that are left.
         left_out: how many hold a character that the model does not know, or are too long for it.
 
     Raises:
-        ConfigError: none is left, or `words` is one text instead of many.
+        ConfigError: none is left, or `words` is something else than texts.
     """
 
-    def __init__(self, words: Iterable[str], codec: Codec) -> None:
+    def __init__(self, words: Iterable[str], codec: Codec, normaliser: Normaliser) -> None:
         if isinstance(words, str | bytes | Path):  # whose parts would be words of one letter
             raise ConfigError(f"words={str(words)[:40]!r}: expected a list of texts; read_words(PATH) reads a file")
-        unique = list(dict.fromkeys(nfc(word) for word in words if word))
+        given = list(words)
+        if odd := [word for word in given if not isinstance(word, str)]:
+            raise ConfigError(f"words: {odd[0]!r} is no text; expected a list of texts")
+        unique = list(dict.fromkeys(normaliser.apply_all([word for word in given if word])))
         fits = [word for word in unique if len(word) <= codec.max_label_length and not codec.charset.unknown(word)]
         if not fits:
             raise ConfigError(
