@@ -8,13 +8,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from inkmill.models.heads import CTCHead, HeadSpec
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 # (batch, time steps, classes, longest target)
 SHAPES = [(5, 7, 4, 3), (3, 12, 9, 6), (4, 3, 5, 4), (2, 1, 3, 1), (4, 9, 3, 8), (6, 20, 6, 9)]
@@ -54,6 +55,10 @@ def largest_differences(ctc_losses, shape, device):
     return [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in zip(fast, known, strict=True)]
 
 
+@pytest.mark.skipif(
+    triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
+    reason="the interpreter of triton 3.6 makes numbers of arrays, which numpy 2.4 refuses",
+)
 def test_the_kernel_agrees_with_torch():
     script = SCRIPT.format(here=str(Path(__file__).parent))
     environment = os.environ | {"TRITON_INTERPRET": "1"}
