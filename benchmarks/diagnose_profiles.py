@@ -148,14 +148,8 @@ def try_all(
 def show(plans: list[dict[str, Any]], tried: dict[str, dict[str, Any]], stamp: dict[str, Any]) -> bool:
     """Print the tables; return whether each plan wins on its own profile and no two are the same."""
     table = Table(title=in_words(stamp), title_justify="left")
-    for heading in (
-        "profile",
-        "plan",
-        "now",
-        "predicted",
-        "measured",
-        *(f"plan of {plan['profile']}" for plan in plans),
-    ):
+    names = [f"plan of {plan['profile']}" for plan in plans]
+    for heading in ("profile", "plan", "now", "predicted", "measured", *names):
         table.add_column(heading)
     good = len({json.dumps(plan["settings"], sort_keys=True) for plan in plans}) == len(plans)
     for plan in plans:

@@ -20,13 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from inkmill.bench.stamp import in_words, machine_stamp
-from inkmill.compress.quantize_compare import BATCHES, READ_AT_ONCE, images_per_second, share_equal
+from inkmill.compress.quantize_compare import READ_AT_ONCE, share_equal
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.decode import decode
 from inkmill.data.sample import Text
 from inkmill.data.sources import open_source
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.reader import BaseReader
+from inkmill.runtime.speed import BATCHES, images_per_second
 from inkmill.training.reading import TorchReader
 
 
@@ -59,12 +60,12 @@ def main() -> None:
     images = np.stack([fit.apply(decode(sample.image, fit.channels))[0] for sample in samples])
     truths = [sample.target.value if isinstance(sample.target, Text) else "" for sample in samples]
     found = [read(reader, images) for reader in readers]
-    speeds = [images_per_second(readers, images, batch) for batch in BATCHES]
+    speeds = images_per_second(readers, images)
     headings = ["file", "words", "strings equal", "probabilities apart", "bytes"]
     table = Table(*headings, *(f"images/s, batch {batch}" for batch in BATCHES))
     for number, (path, (texts, probabilities)) in enumerate(zip(args.files, found, strict=True)):
         apart = np.abs(probabilities - found[0][1])
-        shown = [one[number] for one in speeds]
+        shown = speeds[number].values()
         table.add_row(
             path.name,
             f"{share_equal(texts, truths):.2%}",

@@ -146,7 +146,8 @@ def from_loader(loader: Any) -> Stream:
                 yield _augmented(batch), batch.texts
     finally:
         loader.close()
-        print(*loader.stats.notes, sep="\n", end="", file=sys.stderr)
+        for note in loader.stats.notes:
+            print(note, file=sys.stderr)
 
 
 def _augmented(batch: Batch) -> Tensor:

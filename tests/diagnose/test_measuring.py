@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -26,8 +24,6 @@ from inkmill.diagnose.stages import measure_stages  # noqa: E402
 from inkmill.diagnose.trial import changed, open_warm, run_trial  # noqa: E402
 from inkmill.diagnose.windows import Rounds, exactly  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
-
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -188,16 +184,6 @@ def some(captchas: Path, tmp_path: Path) -> Path:
         shutil.copy(captchas / line.split("\t")[0], folder / "images")
     (folder / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
-
-
-@pytest.mark.parametrize("script", ["diagnose_stability.py", "diagnose_profiles.py"])
-def test_the_benchmarks_explain_themselves(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
-    assert "--seconds" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("one_thread")
