@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.fabric import Fabric
 
 from inkmill.config.dataset import SourceSpec
@@ -16,6 +17,7 @@ from inkmill.data.sources import open_source
 from inkmill.errors import ConfigError
 from inkmill.training.batches import open_loaders
 from inkmill.training.prepare import prepare
+from inkmill.training.reading import to_input
 
 
 def test_a_sample_that_goes_bad_after_the_check_is_quarantined_among_the_results(
@@ -85,3 +87,12 @@ def test_dali_loads_several_sets_of_free_width(few_captchas: Path, tmp_path: Pat
     with open_loaders(spec, prepared, Fabric(accelerator="cpu", devices=1), seed=0) as (train, _):
         assert sum(len(batch) for batch in train) == len(prepared.train.source)
         assert train.stats.bad_samples == 0
+
+
+def test_bytes_become_numbers_from_minus_one_to_one_and_stay_channels_last() -> None:
+    images = torch.arange(256, dtype=torch.uint8).reshape(2, 8, 4, 4)[..., :3].contiguous()
+    given = to_input(images)
+    assert given.dtype == torch.float32
+    assert torch.equal(given, (images.permute(0, 3, 1, 2).float() - 127.5) / 127.5)
+    assert given.is_contiguous(memory_format=torch.channels_last)
+    assert (to_input(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 2, 1)).flatten()).tolist() == [-1.0, 1.0]

@@ -32,7 +32,7 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 def to_input(images: Tensor) -> Tensor:
     """Return uint8 BHWC images as float32 BCHW in [-1, 1]; the layout in memory stays channels-last."""
-    return images.permute(0, 3, 1, 2).to(torch.float32).sub_(127.5).div_(127.5)
+    return images.permute(0, 3, 1, 2).sub(127.5).div_(127.5)  # from bytes to numbers in the first of two passes
 
 
 def on_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
