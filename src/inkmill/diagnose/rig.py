@@ -23,7 +23,6 @@ from rich.console import Console
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data import shared
-from inkmill.data.augment.apply_torch import forget_recorded
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, measure_buckets
 from inkmill.data.loaders.base import Loader
@@ -164,7 +163,6 @@ class Rig:
         """Give the memory back, the device's too."""
         self.cached.close()
         del self.loop
-        forget_recorded()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

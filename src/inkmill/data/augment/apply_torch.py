@@ -34,8 +34,6 @@ _recorded: dict[Hashable, RecordedPass] = {}
 
 MAX_COMPILATIONS = 64
 """Batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently."""
-MAX_RECORDED = 16
-"""Recorded passes that are kept: each has memory on the GPU of its own, and is soon recorded again."""
 
 
 def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> Tensor:
@@ -73,14 +71,9 @@ def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> T
         key = (layout, images.shape, images.device, packed.shape)
         recorded = _recorded.pop(key, None) or RecordedPass(run, (images, packed), images.device)
         _recorded[key] = recorded
-        if len(_recorded) > MAX_RECORDED:
+        if len(_recorded) > MAX_COMPILATIONS:  # each has memory of its own on the GPU
             del _recorded[next(iter(_recorded))]
         return recorded(images, packed)
-
-
-def forget_recorded() -> None:
-    """Give back the memory of the passes recorded so far."""
-    _recorded.clear()
 
 
 @contextmanager
