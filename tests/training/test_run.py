@@ -368,5 +368,8 @@ def test_with_a_key_every_model_file_is_encrypted_and_the_key_is_nowhere(
     with pytest.raises(ConfigError, match="encryption_key was not stored"):
         train(rerun)
     card = json.loads(result.model.with_name("best_accuracy.safetensors.card.json").read_text("utf-8"))
+    (speed,) = card["speeds"].values()
+    assert speed > 0
+    assert next(iter(card["speeds"])).startswith("images/s, validation, the CPU, ")
     assert card["data"]["train"]["fingerprint"]
     assert card["made"][0]["verb"] == "train"

@@ -1,7 +1,7 @@
 """The command `inkmill`: the list of verbs, and the one place where errors become a sentence and an exit code.
 
 Exit codes: 0 done; 1 done, and the answer is no (`check` found too much to lose, `infer` could not read an image);
-2 an error that the user can mend; 130 Ctrl-C; 143 SIGTERM. A traceback means a bug in inkmill, or `--debug`.
+2 an error that the user can mend; 3 a fault of inkmill, with its traceback; 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from inkmill.models.file import MAX_WHOLE, load_reader, save_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import step, with_speeds, write_model_card
+from inkmill.runtime.speed import medians
 from inkmill.training.evaluate import open_tests, read_tests, scores_of
 from inkmill.training.reading import TorchReader
 
@@ -58,7 +59,7 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
             **compare(whole, model),
         }
         pruned_card = _card(card, spec.prune.prune_setting, checkpoint, whole, model)
-        pruned_card = with_speeds(pruned_card, report["device"], report["after"]["images_per_second"])
+        pruned_card = with_speeds(pruned_card, report["device"], medians(report["after"]["images_per_second"]))
         _write(path, model, pruned_card, key)
         if tests:
             for when, reader in (("before", TorchReader(whole, card)), ("after", TorchReader(model, pruned_card))):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +13,8 @@ from torch import Tensor, nn
 
 from inkmill.compress.prune_model import Layer
 from inkmill.models.recognizer import Recognizer
-
-BATCHES = (1, 32)
-ROUNDS = 5
-WINDOW_S = 0.05
-"""A round reads with each model in turn for at least this long."""
+from inkmill.runtime.speed import BATCHES, ROUNDS, in_turn
+from inkmill.training.reading import in_words
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -61,22 +57,6 @@ def _macs(part: nn.Module, images: Tensor, output: Any) -> int:
     return images.shape[0] * (images.shape[1] if isinstance(part, nn.LSTM) else 1) * weights
 
 
-def images_per_second(models: Sequence[Recognizer], batch: int) -> list[dict[str, float]]:
-    """Return the speed of reading with each model: median, least and most of the rounds.
-
-    The models take turns, so that what else the machine does falls on all of them alike. Decoding to text and the way
-    of the pictures to the device are not in it.
-    """
-    inputs = [_images(model, batch) for model in models]
-    for model, images in zip(models, inputs, strict=True):
-        _read_for(model, images, WINDOW_S / 2)  # first runs choose kernels
-    rounds = [[_read_for(*pair, WINDOW_S) for pair in zip(models, inputs, strict=True)] for _ in range(ROUNDS)]
-    return [
-        {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
-        for speeds in zip(*rounds, strict=True)
-    ]
-
-
 def _images(model: Recognizer, batch: int) -> Tensor:
     spec = model.spec
     generator = torch.Generator().manual_seed(0)
@@ -85,34 +65,24 @@ def _images(model: Recognizer, batch: int) -> Tensor:
 
 
 @torch.inference_mode()
-def _read_for(model: Recognizer, images: Tensor, seconds: float) -> float:
-    read = 0
-    _wait(images)
-    start = time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds or not read:
-        model.read(images)
-        _wait(images)
-        read += len(images)
-    return read / passed
-
-
-def _wait(images: Tensor) -> None:
+def _read(model: Recognizer, images: Tensor) -> None:
+    model.read(images)
     if images.device.type == "cuda":
         torch.cuda.synchronize(images.device)
 
 
 def compare(whole: Recognizer, pruned: Recognizer) -> dict[str, Any]:
-    """Return the figures of both models, under `before` and `after`, and the device that the speeds are of."""
+    """Return the figures of both models, under `before` and `after`, and the device that the speeds are of.
+
+    Decoding to text and the way of the pictures to the device are not in the speeds.
+    """
     models = {"before": whole, "after": pruned}
-    device = next(whole.parameters()).device
-    on_gpu = device.type == "cuda"
-    figures: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads"
-    }
+    figures: dict[str, Any] = {"device": in_words(next(whole.parameters()).device)}
     for when, model in models.items():
         figures[when] = {"parameters": count_parameters(model), "macs": count_macs(model), "images_per_second": {}}
     for batch in BATCHES:
-        for when, speed in zip(models, images_per_second([whole, pruned], batch), strict=True):
+        works = [partial(_read, model, _images(model, batch)) for model in models.values()]
+        for when, speed in zip(models, in_turn(works, batch), strict=True):
             figures[when]["images_per_second"][f"batch_{batch}"] = speed
     return figures
 

@@ -26,7 +26,7 @@ from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import step, with_speeds, write_model_card
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.onnx_writer import written
-from inkmill.runtime.speed import images_per_second
+from inkmill.runtime.speed import images_per_second, medians
 
 
 def quantize(spec: Spec, *, console: Console | None = None) -> Path:
@@ -70,7 +70,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
             card = _card(before.card, given, report)
             both = images_per_second([before, written(found.model, card, temporary, key)], checked.images)
             report["before"]["images_per_second"], report["after"]["images_per_second"] = both
-            card = with_speeds(card, before.runs_on, both[1])
+            card = with_speeds(card, before.runs_on, medians(both[1]))
             written(found.model, card, temporary, key)
             report["before"]["bytes"], report["after"]["bytes"] = source.stat().st_size, temporary.stat().st_size
         write_model_card(path, card)

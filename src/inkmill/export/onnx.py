@@ -27,7 +27,7 @@ from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
 from inkmill.runtime.card import ReaderCard
 from inkmill.runtime.model_card import step, with_speeds, write_model_card
 from inkmill.runtime.onnx_writer import written
-from inkmill.runtime.speed import images_per_second
+from inkmill.runtime.speed import images_per_second, medians
 from inkmill.training.reading import TorchReader
 
 _REQUIRED = {
@@ -72,7 +72,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
             write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, pictures, precision))
             _refuse_unlike(parity, precision, checkpoint, pictures)
             (speeds,) = images_per_second([exported], np.stack(pictures.images[:1]), rounds=1)
-            card = with_speeds(card, exported.runs_on, speeds)
+            card = with_speeds(card, exported.runs_on, medians(speeds))
             written(graph, card, temporary, key)
         write_model_card(path, card)
         write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")

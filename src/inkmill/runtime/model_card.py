@@ -24,11 +24,9 @@ def step(verb: str, **facts: Any) -> dict[str, Any]:
     return {"verb": verb, "date": datetime.now(UTC).isoformat(timespec="seconds"), "inkmill": __version__, **facts}
 
 
-def with_speeds(card: ReaderCard, runs_on: str, speeds: Mapping[str, Mapping[str, float]]) -> ReaderCard:
-    """Return the card with the median of speeds by batch, as `inkmill.runtime.speed` gives them."""
-    told = {
-        f"images/s, {batch.replace('_', ' ')}, {runs_on}": round(speed["median"], 1) for batch, speed in speeds.items()
-    }
+def with_speeds(card: ReaderCard, runs_on: str, speeds: Mapping[str, float]) -> ReaderCard:
+    """Return the card with images a second by what was read, as `batch_1`."""
+    told = {f"images/s, {what.replace('_', ' ')}, {runs_on}": round(speed, 1) for what, speed in speeds.items()}
     return card.model_copy(update={"provenance": {**card.provenance, "speeds": told}})
 
 

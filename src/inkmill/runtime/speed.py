@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from inkmill.runtime.reader import BaseReader
 BATCHES = (1, 32)
 ROUNDS = 5
 WINDOW_S = 0.1
-"""A round reads with each reader in turn for at least this long."""
+"""A turn takes at least this long."""
 
 Speed = dict[str, float]
 """Images a second: median, least and most of the rounds."""
@@ -25,8 +26,7 @@ def images_per_second(
 ) -> list[dict[str, Speed]]:
     """Return the speeds of each reader by batch, as `batch_1` and `batch_32`.
 
-    The readers take turns, so that what else the machine does falls on all of them alike. The pictures are in memory
-    and fitted; choosing the classes is in it, decoding to text is not.
+    The pictures are in memory and fitted; choosing the classes is in it, decoding to text is not.
 
     Args:
         readers: one or more.
@@ -36,22 +36,35 @@ def images_per_second(
     found: list[dict[str, Speed]] = [{} for _ in readers]
     for batch in BATCHES:
         some = images[np.arange(batch) % len(images)]
-        for reader in readers:
-            reader.classify(some)  # the first run reserves memory
-        turns = [[_read_for(reader, some, WINDOW_S) for reader in readers] for _ in range(rounds)]
-        for one, speeds in zip(found, zip(*turns, strict=True), strict=True):
-            one[f"batch_{batch}"] = {
-                "median": statistics.median(speeds),
-                "least": min(speeds),
-                "most": max(speeds),
-            }
+        speeds = in_turn([partial(reader.classify, some) for reader in readers], batch, rounds)
+        for one, speed in zip(found, speeds, strict=True):
+            one[f"batch_{batch}"] = speed
     return found
 
 
-def _read_for(reader: BaseReader, images: NDArray[np.uint8], seconds: float) -> float:
-    read = 0
+def medians(speeds: Mapping[str, Speed]) -> dict[str, float]:
+    """Return the median alone of speeds by batch."""
+    return {batch: speed["median"] for batch, speed in speeds.items()}
+
+
+def in_turn(works: Sequence[Callable[[], object]], images: int, rounds: int = ROUNDS) -> list[Speed]:
+    """Return the speed of each work, which does so many images at a time.
+
+    They take turns, so that what else the machine does falls on all of them alike.
+    """
+    for work in works:
+        work()  # the first run reserves memory and chooses kernels
+    turns = [[_images_per_second(work, images) for work in works] for _ in range(rounds)]
+    return [
+        {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+        for speeds in zip(*turns, strict=True)
+    ]
+
+
+def _images_per_second(work: Callable[[], object], images: int) -> float:
+    done = 0
     start = time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds or not read:
-        reader.classify(images)
-        read += len(images)
-    return read / passed
+    while (passed := time.perf_counter() - start) < WINDOW_S or not done:
+        work()
+        done += images
+    return done / passed

@@ -23,6 +23,7 @@ from inkmill.errors import TrainingError
 from inkmill.models.file import save_reader
 from inkmill.models.recognizer import Recognizer
 from inkmill.phases import Phases
+from inkmill.runtime.model_card import with_speeds
 from inkmill.training.batches import training_input
 from inkmill.training.checkpoint import save_checkpoint
 from inkmill.training.ema import WeightAverage
@@ -30,7 +31,7 @@ from inkmill.training.loss_watch import LossWatch
 from inkmill.training.optim import Schedule, build_optimizer
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
-from inkmill.training.reading import on_device
+from inkmill.training.reading import in_words, on_device
 from inkmill.training.stopping import StopSignal
 from inkmill.training.validate import Validation, validate
 
@@ -220,7 +221,8 @@ class TrainingLoop:
         if "ema" in candidates:
             row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
         self.progress.history.append(row)
-        is_best = self._keep_if_best(chosen, weights)
+        read = len(candidates) * sum(scores.samples for scores in chosen.sets.values())
+        is_best = self._keep_if_best(chosen, weights, images_per_s=read / phases.total)
         self.reporter.validated(row, chosen, is_best, phases)
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
@@ -233,7 +235,7 @@ class TrainingLoop:
             self.reporter.notes(loader.stats)
         return found
 
-    def _keep_if_best(self, chosen: Validation, weights: str) -> bool:
+    def _keep_if_best(self, chosen: Validation, weights: str, images_per_s: float) -> bool:
         best = self.progress.best
         if best and chosen.rank() <= (best["word_accuracy"], -best["cer"], -best["loss"]):
             self.progress.validations_since_best += 1
@@ -248,6 +250,7 @@ class TrainingLoop:
         }
         if self.fabric.is_global_zero:
             card = self.prepared.card(self.spec, self.progress.best, self.history)
+            card = with_speeds(card, in_words(self.fabric.device), {"validation": images_per_s})
             state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
             save_reader(self.folder / "best_accuracy.safetensors", state, card, self._key)
         return True

@@ -44,6 +44,12 @@ def on_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
+def in_words(device: torch.device) -> str:
+    """Return the name of a GPU, or how many threads compute on the CPU."""
+    on_gpu = device.type == "cuda"
+    return torch.cuda.get_device_name(device) if on_gpu else f"the CPU, {torch.get_num_threads()} threads"
+
+
 class TorchReader(BaseReader):
     """Reads with PyTorch, in fp32.
 
@@ -57,9 +63,7 @@ class TorchReader(BaseReader):
         super().__init__(card, **options)
         self.model = model
         self.device = next(model.parameters()).device
-        on_gpu = self.device.type == "cuda"
-        place = torch.cuda.get_device_name(self.device) if on_gpu else f"the CPU, {torch.get_num_threads()} threads"
-        self.runs_on = f"torch {torch.__version__} on {place}"
+        self.runs_on = f"torch {torch.__version__} on {in_words(self.device)}"
 
     @classmethod
     def load(cls, path: Path, device: str | None = None, key: Key | None = None, **options: Any) -> TorchReader:
