@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from inkmill.runtime import speed
+
 # Speed lives in benchmarks/: no property test fails because others use the machine too.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -37,6 +39,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_turns() -> None:
+    """Measure speeds of readers briefly: that they are told is tested, not what they are."""
+    speed.WINDOW_S = 0.005
 
 
 @pytest.fixture
