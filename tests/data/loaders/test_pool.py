@@ -6,12 +6,17 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.heap import Arena
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from inkmill.data import shared
 from inkmill.data.loaders.pool import Pool
+from inkmill.data.loaders.worker_process import put_together, taken_apart
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to the worker processes, which import this module
 
@@ -39,7 +44,7 @@ class Relay:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Any:
-    made = Pool(Relay(tmp_path / "flag"), (), 2)
+    made = Pool(Relay(tmp_path / "flag"), 2)
     yield made
     made.close()
 
@@ -55,3 +60,38 @@ def test_a_run_left_early_does_not_cut_the_next_one_short(pool: Pool) -> None:
         answers = pool.answers((0, number) for number in range(5, 50))
         assert next(answers).content == 5
     assert [answer.content for answer in pool.answers((0, number) for number in range(5, 12))] == [*range(5, 12)]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Each task marks its byte of the shared memory."""
+
+    large: NDArray[np.int64]
+    marked: Arena
+    slot_bytes: int = 8
+
+    def open(self) -> Callable[[tuple[int, ...], Any], int]:
+        def do(task: tuple[int, ...], memory: Any) -> int:
+            self.marked.buffer[task[1]] = 7
+            return int(self.large[task[1]])
+
+        return do
+
+
+def test_workers_are_handed_nothing_large_as_they_start() -> None:
+    """A pipe holds 64 KiB, and nobody reads it before the process runs: each would start when the last one has."""
+    job = Marks(np.arange(100_000), shared.allocate(10))
+    packed, shares = taken_apart(job)
+    assert len(packed) > job.large.nbytes
+    assert shares == [job.marked]
+    again = put_together(packed, shares)
+    assert isinstance(again, Marks)
+    assert again.marked is job.marked
+    assert np.array_equal(again.large, job.large)
+
+    pool = Pool(job, 2)
+    try:
+        assert [answer.content for answer in pool.answers((0, number) for number in range(10))] == [*range(10)]
+    finally:
+        pool.close()
+    assert bytes(job.marked.buffer[:10]) == b"\7" * 10

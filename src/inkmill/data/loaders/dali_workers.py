@@ -41,17 +41,23 @@ class FeedJob:
         plan: what to load.
         fitted: whether pictures go in decoded and fitted.
         slot_bytes: room for a batch.
+        blocked, store: see WorkerFeeders.
+        sizes: shared bytes, int32 (N, 3); see DaliFeed.
     """
 
     plan: LoadPlan
     fitted: bool
     slot_bytes: int
+    blocked: Arena
+    sizes: Arena
+    store: Store | None
 
-    def open(self, blocked: Arena, sizes: Arena, store: Store | None) -> Callable[[Task, NDArray[np.uint8]], Any]:
+    def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
         """Return what makes a batch; see worker_process.Job."""
         count = len(self.plan.source)
-        known = np.frombuffer(sizes.buffer, np.int32)[: 3 * count].reshape(count, 3)
-        feed = DaliFeed(self.plan, store, np.frombuffer(blocked.buffer, np.uint8), self.fitted, sizes=known)
+        known = np.frombuffer(self.sizes.buffer, np.int32)[: 3 * count].reshape(count, 3)
+        blocked = np.frombuffer(self.blocked.buffer, np.uint8)
+        feed = DaliFeed(self.plan, self.store, blocked, self.fitted, sizes=known)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> Any:
             epoch, number, careful = task
@@ -90,7 +96,7 @@ class WorkerFeeders:
     ) -> None:
         sizes = shared.allocate(12 * len(plan.source))
         self._feed, self._notes = feed, notes
-        self._pool = Pool(FeedJob(plan, fitted, slot_bytes(plan, feed, fitted)), (blocked, sizes, store), count)
+        self._pool = Pool(FeedJob(plan, fitted, slot_bytes(plan, feed, fitted), blocked, sizes, store), count)
 
     def make_all(self, tasks: Iterator[Task]) -> Generator[Fed, None, None]:
         """See Feeders."""

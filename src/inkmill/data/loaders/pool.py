@@ -17,7 +17,6 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler
 from multiprocessing.sharedctypes import RawValue
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data import shared
-from inkmill.data.loaders.worker_process import Job, Task, work
+from inkmill.data.loaders.worker_process import Job, Task, taken_apart, work
 from inkmill.data.processes import light_start
 from inkmill.errors import DataError
 
@@ -69,12 +68,11 @@ class Pool:
 
     Args:
         job: what they do; pickled once.
-        handed: given to `job.open`: what a process can only be handed as it starts, such as shared memory.
         count: how many processes.
     """
 
-    def __init__(self, job: Job, handed: tuple[Any, ...], count: int) -> None:
-        self._job, self._handed, self._count = job, handed, count
+    def __init__(self, job: Job, count: int) -> None:
+        self._job, self._count = job, count
         self._run = RawValue("Q", 0)
         self._workers: list[_Worker] = []
         self._finalizer: Finalize | None = None
@@ -112,15 +110,15 @@ class Pool:
 
     def _start(self) -> None:
         size = self._job.slot_bytes * _SLOTS
-        job = ForkingPickler.dumps(self._job)  # once, not once a worker: a source may hold a million names
+        job, shares = taken_apart(self._job)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
-        with light_start(needs_main=b"__main__" in bytes(job)):
+        with light_start(needs_main=b"__main__" in job):
             for number in range(self._count):
                 memory = shared.allocate(size)
                 ours, theirs = context.Pipe()
                 process = context.Process(
                     target=work,
-                    args=(theirs, memory, self._run, self._handed),
+                    args=(theirs, memory, self._run, shares),
                     name=f"inkmill-loader-{number}",
                     daemon=True,
                 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.heap import Arena
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import cv2
@@ -22,22 +25,63 @@ Do = Callable[[Task, NDArray[np.uint8]], Any]
 
 
 class Job(Protocol):
-    """What workers do. It is pickled into them."""
+    """What workers do. It is pickled into them, and may hold shared memory."""
 
     @property
     def slot_bytes(self) -> int:
         """The memory that a task is given."""
         ...
 
-    def open(self, *handed: Any) -> Do:
-        """Return what does a task; called once in each worker, with what it was handed as it started."""
+    def open(self) -> Do:
+        """Return what does a task; called once in each worker."""
         ...
 
 
-def work(connection: Connection, memory: Arena, run_now: Any, handed: tuple[Any, ...]) -> None:
+class _TakingOut(ForkingPickler):
+    """Takes shared memory out, a number in the place of each."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.shares: list[Arena] = []
+
+    def persistent_id(self, thing: object) -> int | None:
+        if not isinstance(thing, Arena):
+            return None
+        self.shares.append(thing)
+        return len(self.shares) - 1
+
+
+class _PuttingIn(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, shares: list[Arena]) -> None:
+        super().__init__(file)
+        self._shares = shares
+
+    def persistent_load(self, number: int) -> Arena:
+        return self._shares[number]
+
+
+def taken_apart(job: Job) -> tuple[bytes, list[Arena]]:
+    """Return a job as bytes, and the shared memory in it.
+
+    A process can only be handed shared memory as it starts. What is handed then goes through a pipe that nobody reads
+    before the process runs: were it more than fits the pipe, each process would start when the last one has.
+    """
+    file = io.BytesIO()
+    pickler = _TakingOut(file)
+    pickler.dump(job)
+    return file.getvalue(), pickler.shares
+
+
+def put_together(job: bytes, shares: list[Arena]) -> Job:
+    """Return the job that `taken_apart` took apart; its bytes come from the pool's own pipe."""
+    found: Job = _PuttingIn(io.BytesIO(job), shares).load()
+    return found
+
+
+def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena]) -> None:
     """Answer tasks until the connection closes.
 
-    The first message is the job, each further one (slot, run, task). A task is answered by (slot, run, kind, content),
+    The first message is the job's bytes, each further one (slot, run, task). A task is answered by (slot, run, kind, content),
     in the order asked: "done" and what the job returned, "stale" when the run has been left meanwhile, "error" and what
     the user can mend, or "bug" and the traceback.
 
@@ -45,13 +89,13 @@ def work(connection: Connection, memory: Arena, run_now: Any, handed: tuple[Any,
         connection: to the pool.
         memory: shared bytes, slots of `job.slot_bytes`, written by this worker alone.
         run_now: shared integer, the number of the pool's present run.
-        handed: for `job.open`.
+        shares: the shared memory in the job.
     """
     leave_signals_to_parent()
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     try:
-        job: Job = connection.recv()
-        do, size = job.open(*handed), job.slot_bytes
+        job = put_together(connection.recv_bytes(), shares)
+        do, size = job.open(), job.slot_bytes
         everything = np.frombuffer(memory.buffer, np.uint8)
         while True:
             slot, run, task = connection.recv()

@@ -30,13 +30,15 @@ class _MakeBatches:
     """Writes a batch's table and pixels into the slot; keys, targets and counts go through the pipe."""
 
     plan: LoadPlan
+    blocked: Arena
+    store: Store | None
 
     @property
     def slot_bytes(self) -> int:
         return _pixels_at(self.plan) + _rounded(self.plan.batch_bytes)
 
-    def open(self, blocked: Arena, store: Store | None) -> Callable[[Task, NDArray[np.uint8]], Any]:
-        maker = BatchMaker(self.plan, store, np.frombuffer(blocked.buffer, np.uint8))
+    def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
+        maker = BatchMaker(self.plan, self.store, np.frombuffer(self.blocked.buffer, np.uint8))
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
@@ -64,7 +66,7 @@ class WorkerLoader(Loader):
         self.makers = workers
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._pool = Pool(_MakeBatches(plan), (blocked, self._store), workers)
+        self._pool = Pool(_MakeBatches(plan, blocked, self._store), workers)
         self._answers: Generator[Answer, None, None] | None = None
         self._ends_at: tuple[int, int, frozenset[str]] | None = (
             None  # the batch `_answers` goes on with, and bad samples known
