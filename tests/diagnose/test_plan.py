@@ -150,7 +150,30 @@ def test_a_gpu_that_decodes_relieves_few_cores_when_nothing_can_be_kept() -> Non
 
 def test_workers_that_wait_for_the_disk_may_outnumber_the_cores() -> None:
     slow = replace(WORDS, cores=4, stages=replace(WORDS.stages, wait=2e-3))
-    assert make_plan(replace(NOW, augment_on="gpu"), slow).best.settings.workers == 16
+    assert make_plan(replace(NOW, augment_on="gpu"), slow).best.settings.workers == 32
+
+
+def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
+    """Decoded on the GPU and augmented on the CPU it does not run at all."""
+    few = replace(WORDS, cores=2, dali={"cpu": 1e6, "mixed": 1e6})
+    planned = [one for one in candidates(replace(NOW, augment_on="cpu"), few) if one.loader == "dali"]
+    assert {one.augment_on for one in planned} == {"gpu"}
+    unknown = replace(few, stages=replace(few.stages, augment_gpu=None))
+    assert not [one for one in candidates(replace(NOW, augment_on="cpu"), unknown) if one.loader == "dali"]
+
+
+def test_dali_waits_for_a_slow_disk_too() -> None:
+    slow = replace(WORDS, cores=2, dali={"mixed": 40_000.0}, stages=replace(WORDS.stages, wait=2e-3))
+    assert make_plan(replace(NOW, workers=2, augment_on="gpu"), slow).best.settings.loader == "workers"
+
+
+@given(facts())
+def test_what_does_not_run_is_not_planned_again_with_other_workers(some: Facts) -> None:
+    refused: list[Settings] = []
+    while (plan := make_plan(Settings(), some, refused)).best is not plan.current:
+        assert replace(plan.best.settings, workers=0) not in {replace(one, workers=0) for one in refused}
+        refused.append(plan.best.settings)
+    assert plan.change == {}
 
 
 def test_good_settings_stay() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.diagnose.windows import Interval, Rounds, difference, exactly, in_rounds, interval, t95
+from inkmill.diagnose.windows import Interval, Rounds, difference, exactly, in_rounds, interval, steady, t95
 
 values = st.lists(st.floats(0.001, 10), min_size=2, max_size=30)
 
@@ -67,3 +67,8 @@ def test_time_that_is_up_ends_it_but_not_before_the_least() -> None:
 
 def test_sums_of_quantities_measured_apart_add_their_errors_squared() -> None:
     assert (Interval(1, 0.7, 1.3, 5) + Interval(2, 1.6, 2.4, 7)).half == pytest.approx(0.5)
+
+
+def test_a_window_that_something_else_took_the_core_from_is_left_out() -> None:
+    assert steady([1.0, 1.2, 0.9, 50.0, 1.1]) == [1.0, 1.2, 0.9, 1.1]
+    assert steady([2.0]) == [2.0]

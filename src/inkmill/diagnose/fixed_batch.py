@@ -95,9 +95,17 @@ class FixedBatch:
     @property
     def speed(self) -> Interval:
         """The same with its interval."""
-        size, warm = self.batch_size, self.warm
-        high = size / warm.low if warm.low > 0 else inf
-        return Interval(size / warm.mean, max(0.0, size / warm.high), high, warm.count)
+        return self._speed(self.warm)
+
+    @property
+    def cold_speed(self) -> Interval:
+        """Speed of training that reads from the disk; warm, where that was not measured."""
+        return self._speed(self.cold or self.warm)
+
+    def _speed(self, step: Interval) -> Interval:
+        size = self.batch_size
+        high = size / step.low if step.low > 0 else inf
+        return Interval(size / step.mean, max(0.0, size / step.high), high, step.count)
 
     def stall(self, name: StallName) -> Stall | None:
         """Return one stall, None where it was not measured."""
@@ -170,7 +178,7 @@ class _Test:
         for _ in range(3):  # the first step of a shape allocates, chooses kernels, perhaps compiles
             self.rig.step(self.batch)
         if self.on_gpu:
-            self.issue_s = self.rig.issue_s(lambda: self.rig.step(self.batch))
+            self.issue_s = self.rig.clock.issue_s(lambda: self.rig.step(self.batch))
         took, _, _ = self._window(iter(lambda: self.batch, None), _FEWEST_STEPS)
         return max(_FEWEST_STEPS, round(self.window_s / took))
 
@@ -228,7 +236,7 @@ class _Test:
         return dropped.cold
 
     def _queued(self) -> tuple[float, float, float]:
-        times = [self.rig.gpu_s(lambda: self.rig.step(self.batch), self.issue_s) for _ in range(_FEWEST_STEPS)]
+        times = [self.rig.clock.gpu_s(lambda: self.rig.step(self.batch), self.issue_s) for _ in range(_FEWEST_STEPS)]
         return fmean(times), 0.0, 0.0
 
     def _result(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> FixedBatch:

@@ -18,7 +18,6 @@ from inkmill.data.keep import Keep, default_cache_dir
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
 from inkmill.diagnose.facts import Stages, Tier
-from inkmill.diagnose.rig import Rig
 from inkmill.errors import InkmillError
 from inkmill.machine import cores, memory_left
 
@@ -54,13 +53,13 @@ def measure_efficiency(plan: LoadPlan, stages: Stages, seconds: float) -> float:
         return min(1.0, max(0.1, _rate(loader, 2 * count, seconds) / (alone * count)))
 
 
-def measure_dali(rig: Rig, seconds: float) -> tuple[dict[str, float], list[str]]:
+def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[dict[str, float], list[str]]:
     """Return the images a second that DALI makes by itself, by decode_on, and notes about what did not run.
 
     It decodes and fits; augmentation is left to the torch engine, as in training.
     """
-    plan = replace(rig.plan, keep=Keep())
-    if rig.device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
+    plan = replace(plan, keep=Keep())
+    if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
         return {}, []
     from inkmill.data.loaders.dali import DaliLoader
 
@@ -69,13 +68,7 @@ def measure_dali(rig: Rig, seconds: float) -> tuple[dict[str, float], list[str]]
     places: tuple[Literal["cpu", "mixed"], ...] = ("cpu", "mixed")
     for decode_on in places:
         try:
-            loader = DaliLoader(
-                replace(plan, engine="none"),
-                decode_on,
-                "gpu",
-                rig.device.index or 0,
-                cores(),
-            )
+            loader = DaliLoader(replace(plan, engine="none"), decode_on, "gpu", device.index or 0, cores())
             with closing(loader):
                 found[decode_on] = _rate(loader, 8, seconds)
         except (InkmillError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Literal
@@ -14,7 +14,7 @@ WORTH = 0.03
 """What is slower than the fastest by no more than this is preferred where it is simpler."""
 
 _WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_WAITING = 4  # workers a core, where they wait for the disk
+_WAITING = 8  # workers a core, where they wait for the disk
 _TIERS: tuple[Tier, ...] = ("none", "ram", "gpu", "disk")  # the simplest first
 
 _STAGE_WORDS = {
@@ -54,11 +54,19 @@ class Plan:
         return self.best.of_run / self.current.of_run
 
 
-def make_plan(current: Settings, facts: Facts) -> Plan:
-    """Return the plan for a run that now has the settings `current`."""
+def make_plan(current: Settings, facts: Facts, refused: Collection[Settings] = ()) -> Plan:
+    """Return the plan for a run.
+
+    Args:
+        current: its settings now.
+        facts: what is known.
+        refused: settings that do not run here; none that differs in the number of workers alone is planned.
+    """
     now = predict(current, facts)
-    predictions = [predict(one, facts) for one in candidates(current, facts)]
-    best = _simplest(predictions, current)
+    kinds = {replace(one, workers=0) for one in refused}
+    able = (one for one in candidates(current, facts) if replace(one, workers=0) not in kinds)
+    predictions = [predict(one, facts) for one in able]
+    best = _simplest(predictions, current) if predictions else now
     if best.of_run < now.of_run * (1 + WORTH):
         best = now
     change, gain = _one_change(current, now, best, predictions, facts)
@@ -76,9 +84,16 @@ def candidates(current: Settings, facts: Facts) -> Iterator[Settings]:
         for workers in _counts(facts, current):
             if not (keep == "gpu" and workers == 0):
                 yield replace(base, workers=workers)
-        if keep == "none":
+        if keep == "none" and augment_on == "gpu":  # as it was measured; and what the GPU decoded is there already
             for decode_on in facts.dali:
                 yield replace(base, loader="dali", decode_on=decode_on, workers=max(1, facts.cores))  # type: ignore[arg-type]
+
+
+def words_of(overrides: dict[str, object]) -> str:
+    """Return spec keys as they are typed."""
+    return " ".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in overrides.items()
+    )
 
 
 def _tiers(facts: Facts) -> list[Tier]:

@@ -18,6 +18,7 @@ from inkmill.diagnose.facts import Facts, Settings, Step
 
 _SHARPNESS = 8
 _MOST_THREADS = 4  # more wait for the interpreter's lock
+_DALI_READERS = 2  # who reads for it; more would not make it faster where reading does not wait
 
 Limits = dict[str, float]
 """Seconds an image that each thing needs; the largest is the limit."""
@@ -77,7 +78,10 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     host = step.host + (stages.augment_host if on_gpu else 0.0)
     if settings.loader == "dali" and kept < 1:
         rate = facts.dali.get(settings.decode_on, 0.0)
-        return {"step": device, "host": host, "dali": 1 / rate if rate else float("inf")}
+        alone = 1 / rate if rate else float("inf")
+        reading = (stages.wait if cold else 0.0) / _DALI_READERS
+        # Measured with all cores for itself: of those that the training process takes nothing is left for DALI.
+        return {"step": device, "host": host, "dali": alone + host / _cores(facts), "workers": reading}
     augment = stages.draw + (0.0 if on_gpu else stages.augment)
     if settings.keep == "gpu" and kept == 1:
         return {"step": device, "host": host + stages.draw}
@@ -92,9 +96,13 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     return {
         "step": device,
         "workers": (each + wait) / makers,
-        "cores": (each + host) / (facts.cores if facts.free_cores is None else facts.free_cores),
+        "cores": (each + host) / _cores(facts),
         **({"host": host} if facts.on_gpu else {}),
     }
+
+
+def _cores(facts: Facts) -> float:
+    return facts.cores if facts.free_cores is None else facts.free_cores
 
 
 def efficiency(makers: int, facts: Facts) -> float:

@@ -7,12 +7,10 @@ make the loss infinite, which would end the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.sample import Batch
 from inkmill.data.sources import Subset
+from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.models.recognizer import build_recognizer
 from inkmill.training.batches import open_loader, training_plan
 from inkmill.training.loop import TrainingLoop
@@ -40,9 +39,7 @@ from inkmill.training.run import launch
 _CACHED_BYTES = 256 << 20
 _CACHED_BATCHES = 8
 _LEARNING_RATE = 1e-8
-_ISSUES = 5
 _NEVER = 1_000_000
-_GPU_HZ = 2e9  # about; the kernel that keeps the GPU busy need only last long enough
 
 
 class CachedLoader(Loader):
@@ -92,6 +89,7 @@ class Rig:
         self.spec = measurable(spec)
         fabric, self.note = launch(self.spec.train)
         self.device: torch.device = fabric.device
+        self.clock = GpuClock(self.device)
         prepared = _whole_batches(prepared, self.spec.dataset.batch_size)
         plan = training_plan(self.spec, prepared, fabric, seed=0)
         if plan.fit.mode == "height" and plan.bucket_widths is None:
@@ -128,36 +126,9 @@ class Rig:
         """Do one step of training; nothing waits for the device."""
         self.loop.train_on(batch)
 
-    def issue_s(self, work: Callable[[], Any]) -> float:
-        """Return the seconds that the host needs to issue some work of the GPU, whose queue is empty before."""
-        times = []
-        for _ in range(_ISSUES):
-            self.settle()
-            began = perf_counter()
-            work()
-            times.append(perf_counter() - began)
-        self.settle()
-        return median(times)
-
-    def gpu_s(self, work: Callable[[], Any], issue_s: float) -> float:
-        """Return the seconds of work whose kernels wait in the queue already when the GPU gets to them.
-
-        One piece of work at a time: the queue holds about a thousand kernels, and then the host would wait too.
-        """
-        self.settle()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self.device):
-            torch.cuda._sleep(int(_GPU_HZ * 2 * issue_s))  # type: ignore[no-untyped-call]
-            began.record()
-            work()
-            ended.record()
-        self.settle()
-        return float(began.elapsed_time(ended)) / 1e3
-
     def settle(self) -> None:
         """Wait until the device has done all that was asked of it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.clock.settle()
 
     def close(self) -> None:
         """Give the memory back, the device's too."""

@@ -16,20 +16,21 @@ from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.sample import Source
 from inkmill.diagnose.cold import read_all
+from inkmill.diagnose.explore import Explored, explore
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
-from inkmill.diagnose.look_around import measure_dali, measure_efficiency, room
-from inkmill.diagnose.plan import Plan, make_plan
+from inkmill.diagnose.look_around import measure_efficiency, room
+from inkmill.diagnose.plan import Plan, words_of
+from inkmill.diagnose.prove import Proved, prove, unproved
 from inkmill.diagnose.quiet import own_core_seconds
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled, affordable, open_whole, take_sample
 from inkmill.diagnose.stages import StageTimes, measure_stages
-from inkmill.diagnose.steps import OtherSteps, other_steps, settings_of, users_step
+from inkmill.diagnose.steps import settings_of, users_step
 from inkmill.diagnose.storage import Storage, measure_storage
 from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
-from inkmill.errors import InkmillError
 from inkmill.machine import busy_core_seconds, cores, memory_left
 from inkmill.training.loop import TrainingLoop
 
@@ -40,7 +41,7 @@ SECONDS = 105.0
 
 _PASS = 0.04  # of the time, for one pass over the sample by the user's workers
 _THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
-_STEPS_UNTIL = 0.92  # of the time: what is left, and a little more, is for trying the plan
+_EXPLORE_UNTIL = 0.92  # of the time: what is left, and a little more, is for trying the plan
 _USUAL_EFFICIENCY = 0.85
 _OF_RAM = 0.6  # a set up to this share of the free memory stays in the page cache
 
@@ -55,6 +56,7 @@ class Diagnosis:
         facts, plan: what the plan rests on, and the plan.
         auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
         measured: images a second of the trial; of the settings as they are where no plan was tried or held.
+        now: of the settings as they are, as the plan was tried: read from the disk, where each epoch of the set is.
         others_cores: how many cores other programs used meanwhile; None: unknown.
         device: what was trained on.
         machine: its stamp.
@@ -71,6 +73,7 @@ class Diagnosis:
     plan: Plan
     auto: Plan
     measured: Interval
+    now: Interval
     others_cores: float | None
     device: torch.device
     machine: dict[str, Any]
@@ -100,7 +103,7 @@ class Diagnosis:
             | {"limit": self.plan.best.limit, "gain": self.plan.gain, "now": asdict(self.plan.current.settings)},
             "predicted_images_per_s": self.plan.best.images_per_s,
             "measured_images_per_s": self.measured.mean,
-            "measured_now_images_per_s": self.test.images_per_s,
+            "measured_now_images_per_s": self.now.mean,
             "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
             "phases": self.phases,
@@ -131,6 +134,7 @@ class _Run:
         self.machine = machine_stamp()
         self.notes: list[str] = []
         self.phases: dict[str, float] = {}
+        self.compiled: TrainingLoop | None = None
         self.folder = results_folder(spec, "diagnose")
 
     def run(self, whole: Source) -> Diagnosis:
@@ -155,24 +159,20 @@ class _Run:
             finally:
                 rig.close()
             self._mark("loaders alone")
-            tried = self._steps(sampled, facts)
-            other_steps_ran = bool(tried.steps)
-            facts = replace(facts, steps=(*facts.steps, *tried.steps))
-            self.notes += tried.notes
-            self._mark("other steps")
-            plan = make_plan(current, facts)
-            auto = make_plan(current, replace(facts, steps=facts.steps[:1]))
-            loop = tried.compiled if plan.best.settings.compile else None
-            del tried  # a compiled step that is not in the plan gives the GPU's memory back
-            proved, measured = self._prove(sampled, facts, plan, test, loop)
-            if proved is not plan:  # taken back: nothing of it is kept for dataset.loader=auto either
-                plan, auto = proved, self._as_it_is(auto, proved.why)
+            found = self._explore(rig, sampled, current, facts)
+            facts, stages, self.compiled = found.facts, stages | found.times, found.compiled
+            other_steps_ran = found.tried_steps
+            self.notes += found.notes
+            self._mark("other ways")
+            del found  # which holds the compiled step too
+            proved, now = self._prove(sampled, current, facts, test)
+            self.notes += proved.notes
             self._mark("trial")
         evidence = Evidence(
             test,
             stages,
             storage,
-            plan,
+            proved.plan,
             self.spec.train.num_epochs,
             facts.page_cached,
             facts.on_gpu,
@@ -188,9 +188,10 @@ class _Run:
             stages,
             storage,
             facts,
-            plan,
-            auto,
-            measured,
+            proved.plan,
+            proved.auto,
+            proved.measured,
+            now,
             others,
             rig.device,
             self.machine,
@@ -224,12 +225,10 @@ class _Run:
             stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
         current = settings_of(self.spec, rig)
         step = users_step(rig, test, current, stages)
-        efficiency, dali = _USUAL_EFFICIENCY, dict[str, float]()
+        efficiency = _USUAL_EFFICIENCY
         if self.seconds >= _THOROUGH_S:
             read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
             efficiency = measure_efficiency(plan, stages, 1.5)
-            dali, notes = measure_dali(rig, 1.5)
-            self.notes += notes
         elif cores() > 1:
             self.notes.append(f"how workers slow each other down was not measured; {efficiency:.0%} is assumed")
         width = fit.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
@@ -248,47 +247,39 @@ class _Run:
             disk_left=places["disk"],
             gpu_left=places.get("gpu", 0),
             efficiency=efficiency,
-            dali=dali,
             pipeline=plan.pipeline is not None,
             page_cached=len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0),
         )
         return facts, current
 
-    def _steps(self, sampled: Sampled, facts: Facts) -> OtherSteps:
+    def _explore(self, rig: Rig, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
         if not facts.on_gpu or self.seconds < _THOROUGH_S:
-            return OtherSteps()
-        self.say("trying other ways to do the step")
-        return other_steps(self.spec, sampled, facts.steps[0], self.began + _STEPS_UNTIL * self.seconds)
+            return Explored(facts, StageTimes({}, 0.0))
+        self.say("trying other ways to train")
+        until = self.began + _EXPLORE_UNTIL * self.seconds
+        return explore(self.spec, sampled, rig.plan, rig.device, current, facts, until)
 
-    def _prove(
-        self, sampled: Sampled, facts: Facts, plan: Plan, test: FixedBatch, loop: TrainingLoop | None
-    ) -> tuple[Plan, Interval]:
-        """Train with the plan for a moment; a plan that does not hold is taken back."""
-        if not facts.on_gpu and saturated(test):
-            self.notes.append("nothing was tried, for on a machine that others fill it would prove nothing")
-            return self._as_it_is(plan, "others fill this machine"), test.speed
-        overrides = plan.best.settings.overrides(plan.current.settings)
-        spec = changed(self.spec, overrides)
-        room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(plan.best.settings.keep, 0)
-        spec = self._with_scaled_keep(spec, sampled, room_left)
-        if overrides:
-            self.say(f"trying the plan: {' '.join(f'{key}={value}' for key, value in overrides.items())}")
+    def _prove(self, sampled: Sampled, current: Settings, facts: Facts, test: FixedBatch) -> tuple[Proved, Interval]:
+        """Make the plan and prove it; also return the speed as it is, measured as the plan's: cold, where it counts."""
         cold = not facts.page_cached and test.cold is not None
-        try:
-            measured = run_trial(spec, sampled, min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds, cold, loop)
-        except (InkmillError, torch.OutOfMemoryError) as error:
-            self.notes.append(f"the plan was taken back, for it does not run here: {error}")
-            return self._as_it_is(plan, "nothing better runs here"), test.speed
-        if overrides and not cold and measured.high < test.images_per_s:
-            self.notes.append(
-                f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
-                f"and the settings as they are make {test.images_per_s:,.0f}"
-            )
-            return self._as_it_is(plan, "the settings as they are won"), test.speed
-        return plan, measured
+        now = test.cold_speed if cold else test.speed
+        if not facts.on_gpu and saturated(test):
+            notes = ["nothing was tried, for on a machine that others fill it would prove nothing"]
+            return unproved(current, facts, now, "others fill this machine", notes), now
 
-    def _as_it_is(self, plan: Plan, why: str) -> Plan:
-        return replace(plan, best=plan.current, why=why, change={}, change_gain=1.0)
+        def trial(plan: Plan) -> Interval:
+            settings = plan.best.settings
+            spec = changed(self.spec, overrides := settings.overrides(current))
+            room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(settings.keep, 0)
+            spec = self._with_scaled_keep(spec, sampled, room_left)
+            if overrides:
+                self.say(f"trying the plan: {words_of(overrides)}")
+            if not settings.compile:
+                self.compiled = None  # gives the GPU's memory back
+            seconds, warm_s = min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds
+            return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled)
+
+        return prove(current, facts, now, trial), now
 
     def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
         """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""

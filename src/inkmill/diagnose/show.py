@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from inkmill.bench.stamp import in_words
+from inkmill.diagnose.plan import words_of
 from inkmill.diagnose.run import Diagnosis
 from inkmill.diagnose.windows import Interval
 
@@ -84,16 +84,10 @@ def plan_rows(found: Diagnosis) -> Iterator[tuple[str, float, str]]:
             yield words_of(one.settings.overrides(now)), one.images_per_s, one.limit
 
 
-def words_of(overrides: dict[str, Any]) -> str:
-    """Return spec keys as they are typed."""
-    return " ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in overrides.items()
-    )
-
-
 def speeds(found: Diagnosis) -> list[str]:
     """Return the lines that compare prediction and proof."""
-    lines = [f"as it is: {found.test.images_per_s:,.0f} images/s, warm"]
+    warm = f"as it is: {found.test.images_per_s:,.0f} images/s, warm"
+    lines = [warm if found.now == found.test.speed else f"{warm}; {found.now.mean:,.0f} read from the disk"]
     predicted, measured = found.plan.best.images_per_s, found.measured
     lead = "with the plan" if found.overrides else "again"
     lines.append(f"{lead}: predicted {predicted:,.0f} images/s, measured {measured.mean:,.0f} +- {measured.half:,.0f}")

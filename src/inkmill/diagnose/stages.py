@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -21,8 +21,9 @@ from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.sources import Subset
 from inkmill.diagnose.facts import Stages
+from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.diagnose.rig import Rig
-from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
+from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval, steady
 from inkmill.errors import DataError
 
 _CHUNK = 64
@@ -42,6 +43,10 @@ class StageTimes:
     times: dict[str, Interval]
     image_bytes: float
     bad: int = 0
+
+    def __or__(self, other: StageTimes) -> StageTimes:
+        """Return these and other stages."""
+        return replace(self, times={**self.times, **other.times})
 
     def as_stages(self, wait: float = 0.0) -> Stages:
         """Return them as the plan takes them; `wait` as there."""
@@ -69,7 +74,7 @@ def measure_stages(rig: Rig, seconds: float) -> StageTimes:
         if rig.device.type == "cuda":
             windows |= _on_gpu(rig)
         measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
-    times = {name: interval(values) for name, values in measured.items()}
+    times = {name: interval(steady(values)) for name, values in measured.items()}
     whole = times.pop("make")
     named = sum(times[name].mean for name in chunks.in_a_batch)
     rest = max(0.0, whole.mean - named)
@@ -189,24 +194,47 @@ def _good_rows(plan: LoadPlan, width: int) -> tuple[list[int], int]:
 
 
 def _on_gpu(rig: Rig) -> dict[str, Callable[[], float]]:
-    """Return the windows of what happens on the GPU."""
+    """Return the windows of what happens on the GPU in a step of the user's."""
     host = next(iter(rig.cached.loader)).images
     pinned = torch.from_numpy(host).pin_memory()
-    batch = next(rig.repeated())
-    size = len(batch)
-
-    def window(work: Callable[[], Any]) -> Callable[[], float]:
-        work()  # the first time may compile
-        issue_s = rig.issue_s(work)
-        return lambda: rig.gpu_s(work, issue_s) / size
-
-    found = {"copy": window(lambda: pinned.to(rig.device, non_blocking=True))}
-    numbers, plan = rig.plan.numbers, rig.plan
-    if numbers is not None and plan.fit.mode != "height":
-        table = numbers.draw(0, 0, np.arange(size), plan.fit.height, plan.fit.width)
-        found["augment (GPU)"] = window(lambda: apply_torch(batch.images, table))
-        found["issue augment"] = lambda: rig.issue_s(lambda: apply_torch(batch.images, table)) / size
+    found = {"copy": _gpu_window(rig.clock, lambda: pinned.to(rig.device, non_blocking=True), len(host))}
+    if rig.plan.engine == "none":
+        found |= _augmenting_on_gpu(rig.plan, rig.device, len(host))
     return found
+
+
+def measure_gpu_augmentation(plan: LoadPlan, device: torch.device, batch_size: int, seconds: float) -> StageTimes:
+    """Measure augmentation on a GPU, which takes tens of seconds more where it is compiled first.
+
+    Returns:
+        `augment (GPU)` and `issue augment`; neither, where this augmentation cannot be done there.
+    """
+    windows = _augmenting_on_gpu(plan, device, batch_size)
+    measured = in_rounds(windows, Rounds(seconds, narrow=0.02)) if windows else {}
+    return StageTimes({name: interval(steady(values)) for name, values in measured.items()}, 0.0)
+
+
+def _augmenting_on_gpu(plan: LoadPlan, device: torch.device, batch_size: int) -> dict[str, Callable[[], float]]:
+    numbers, fit = plan.numbers, plan.fit
+    if numbers is None or plan.pipeline is not None or fit.mode == "height":
+        return {}
+    table = numbers.draw(0, 0, np.arange(batch_size), fit.height, fit.width)
+    images = torch.randint(0, 256, (batch_size, fit.height, fit.width, fit.channels), dtype=torch.uint8, device=device)
+    clock = GpuClock(device)
+
+    def work() -> torch.Tensor:
+        return apply_torch(images, table)
+
+    return {
+        "augment (GPU)": _gpu_window(clock, work, batch_size),
+        "issue augment": lambda: clock.issue_s(work) / batch_size,
+    }
+
+
+def _gpu_window(clock: GpuClock, work: Callable[[], Any], size: int) -> Callable[[], float]:
+    work()  # the first time may compile
+    issue_s = clock.issue_s(work)
+    return lambda: clock.gpu_s(work, issue_s) / size
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from time import monotonic, process_time
 from typing import Any
@@ -15,13 +14,10 @@ from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
-from inkmill.machine import cores
 from inkmill.training.loop import TrainingLoop
 
 COMPILE_S = 26.0
 """A compiled backbone is tried where so much time is left: TAO's ResNet takes about 24 s on 16 cores."""
-
-_COMPILERS = 16  # cores that compiling keeps busy; with fewer it takes longer
 
 _WORTH = 1.03
 _LARGEST_BATCH = 4096
@@ -45,56 +41,55 @@ def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) ->
     return _step(current, test.repeated.mean / size, (process_time() - began) / _CPU_STEPS / size)
 
 
-@dataclass(frozen=True)
-class OtherSteps:
-    """What came of trying.
-
-    Attributes:
-        steps: those that ran.
-        notes: about those that did not.
-        compiled: the loop of the compiled one, which the trial of the plan need not compile again.
-    """
-
-    steps: tuple[Step, ...] = ()
-    notes: tuple[str, ...] = ()
-    compiled: TrainingLoop | None = None
+def compiled_at_best(steps: tuple[Step, ...]) -> Step:
+    """Return the step that would gain most from being compiled: the fastest; a compiled one, if there is any."""
+    compiled = [step for step in steps if step.compile]
+    return compiled[0] if compiled else min(steps, key=lambda step: max(step.seconds, step.host))
 
 
-def other_steps(spec: Spec, sampled: Sampled, users: Step, until: float) -> OtherSteps:
-    """Try other ways to do the step on a GPU, one after the other, each built on the best so far.
+class StepTrials:
+    """Tries other ways to do the step on a GPU, one after the other, each built on the best so far.
 
     Args:
         spec: the resolved spec.
         sampled: the data.
-        users: the step of the user's settings.
         until: `time.monotonic` when nothing new may begin.
+
+    Attributes:
+        steps: those that ran.
+        notes: about those that did not.
+        compiled: the loop of the compiled one.
     """
-    trials = _Trials(spec, sampled, until)
-    best = users
-    if users.precision == "fp32" and torch.cuda.is_bf16_supported():
-        best = trials.better(best, precision="bf16", channels_last=True)
-    elif not users.channels_last:
-        best = trials.better(best, channels_last=True)
-    while trials.room_for(2 * best.batch_size):
-        larger = trials.better(best, batch_size=2 * best.batch_size)
-        if larger is best:
-            break
-        best = larger
-    if not best.compile:
-        if until - monotonic() > COMPILE_S * _COMPILERS / min(_COMPILERS, cores()):
-            trials.better(best, compile=True)
-        else:
-            trials.notes.append("train.compile=true was not tried: compiling takes longer than the time that was left")
-    return OtherSteps(tuple(trials.steps), tuple(trials.notes), trials.compiled)
 
-
-class _Trials:
     def __init__(self, spec: Spec, sampled: Sampled, until: float) -> None:
         self.spec, self.sampled, self.until = spec, sampled, until
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.memory = 0  # the peak of the last trial, in bytes
         self.compiled: TrainingLoop | None = None
+
+    def try_cheap(self, users: Step) -> None:
+        """Try bf16 and channels-last, then larger batches.
+
+        A step that the host cannot issue fast enough gets no faster by bf16, but larger batches of it do: what counts
+        there is the device's time alone.
+        """
+        best = users
+        if users.precision == "fp32" and torch.cuda.is_bf16_supported():
+            tried = self._tried(best, precision="bf16", channels_last=True)
+            if tried is not None and tried.seconds * _WORTH < best.seconds:
+                best = tried
+        elif not users.channels_last:
+            best = self._better(best, channels_last=True)
+        while self.room_for(2 * best.batch_size):
+            larger = self._better(best, batch_size=2 * best.batch_size)
+            if larger is best:
+                break
+            best = larger
+
+    def try_compiled(self, step: Step) -> None:
+        """Try a step with a compiled backbone."""
+        self._tried(step, compile=True)
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
@@ -104,10 +99,16 @@ class _Trials:
             return False
         return 2 * self.memory < 0.9 * torch.cuda.mem_get_info()[1]
 
-    def better(self, best: Step, **changes: object) -> Step:
-        """Try `best` with changes; return it where it is faster, else `best`."""
-        if monotonic() > self.until:
+    def _better(self, best: Step, **changes: object) -> Step:
+        """Try `best` with changes; return that where it is faster, else `best`."""
+        step = self._tried(best, **changes)
+        if step is None or max(best.seconds, best.host) <= max(step.seconds, step.host) * _WORTH:
             return best
+        return step
+
+    def _tried(self, best: Step, **changes: object) -> Step | None:
+        if monotonic() > self.until:
+            return None
         settings: dict[str, Any] = {"batch_size": best.batch_size, "precision": best.precision}
         settings |= {"compile": best.compile, "channels_last": best.channels_last} | changes
         spec = self.spec.model_copy(deep=True)
@@ -116,10 +117,9 @@ class _Trials:
         for name in ("precision", "compile", "channels_last"):
             setattr(spec.train, name, settings[name])
         step = self._measured(spec)
-        if step is None:
-            return best
-        self.steps.append(step)
-        return step if max(best.seconds, best.host) > max(step.seconds, step.host) * _WORTH else best
+        if step is not None:
+            self.steps.append(step)
+        return step
 
     def _measured(self, spec: Spec) -> Step | None:
         torch.cuda.reset_peak_memory_stats()
@@ -129,8 +129,8 @@ class _Trials:
                 batch = next(rig.repeated())
                 for _ in range(3):
                     rig.step(batch)
-                issue_s = rig.issue_s(lambda: rig.step(batch))
-                seconds = median(rig.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
+                issue_s = rig.clock.issue_s(lambda: rig.step(batch))
+                seconds = median(rig.clock.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
                 size = spec.dataset.batch_size
                 self.compiled = rig.loop if spec.train.compile and not self.spec.train.compile else None

@@ -138,7 +138,11 @@ def _with_change(name: VerdictName, lead: str, evidence: Evidence, otherwise: st
     if not plan.change:
         return Verdict(name, f"{lead}; no setting of inkmill's helps: {otherwise}")
     keys = " ".join(f"{key}={_spelled(value)}" for key, value in plan.change.items())
-    return Verdict(name, f"{lead}; set {keys} (predicted: {plan.change_gain:.2g} times as fast)", dict(plan.change))
+    return Verdict(name, f"{lead}; set {keys} (predicted: {_times(plan.change_gain)} as fast)", dict(plan.change))
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f} times" if factor >= 10 else f"{factor:.1f} times" if factor >= 1.2 else f"{factor:.2f} times"
 
 
 def _largest_stage(evidence: Evidence) -> str:

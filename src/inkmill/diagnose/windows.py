@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from time import monotonic
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom; beyond the table 1.96 + 2.5 / df is
@@ -62,6 +62,12 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(mean, -math.inf, math.inf, 1)
     half = t95(count - 1) * stdev(values) / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
+
+
+def steady(values: Sequence[float]) -> list[float]:
+    """Return the values without those that took three times the middle one: there something else had the core."""
+    most = 3 * median(values)
+    return [value for value in values if value <= most]
 
 
 def difference(later: Sequence[float], earlier: Sequence[float]) -> Interval:

@@ -127,6 +127,7 @@ def packed_for(
 @lru_cache(maxsize=MAX_COMPILATIONS)
 def _engine(layout: Layout, compiled: bool) -> Engine:
     """Return the function that applies tables of one layout."""
+    size = layout.size  # looked up out here: the compiler does not follow it, and would cut the pass in two
 
     def run(
         images: Tensor,
@@ -136,7 +137,7 @@ def _engine(layout: Layout, compiled: bool) -> Engine:
         constants: Constants,
     ) -> Tensor:
         every = torch.arange(len(images), device=images.device)
-        table = values.reshape(-1, layout.size)
+        table = values.reshape(-1, size)
         blur_rows, jpeg_rows = (None if rows is None else rows.long() for rows in (blur_rows, jpeg_rows))
         return change_images(images, every, table, blur_rows, jpeg_rows, constants, layout)
 

@@ -81,9 +81,9 @@ def put_together(job: bytes, shares: list[Arena]) -> Job:
 def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena]) -> None:
     """Answer tasks until the connection closes.
 
-    The first message is the job's bytes, each further one (slot, run, task). A task is answered by (slot, run, kind, content),
-    in the order asked: "done" and what the job returned, "stale" when the run has been left meanwhile, "error" and what
-    the user can mend, or "bug" and the traceback.
+    The first message is the job's bytes, each further one (slot, run, task). A task is answered by (slot, run, kind,
+    content), in the order asked: "done" and what the job returned, "stale" when the run has been left meanwhile,
+    "error" and what the user can mend, or "bug" and the traceback.
 
     Args:
         connection: to the pool.

@@ -1,0 +1,152 @@
+"""Other ways than the user's: other steps, augmentation on the GPU, DALI, a compiled backbone.
+
+The cheap ones are tried first. What takes long to try is tried only where its best imaginable outcome would change the
+plan: a GPU that augments for nothing helps nobody whose processes can feed the step already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+import torch
+
+from inkmill.config.spec import Spec
+from inkmill.data.dali import has_dali
+from inkmill.data.loaders import LoadPlan
+from inkmill.diagnose.facts import Facts, Settings
+from inkmill.diagnose.look_around import measure_dali
+from inkmill.diagnose.plan import WORTH, Plan, make_plan
+from inkmill.diagnose.sample import Sampled
+from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
+from inkmill.diagnose.steps import COMPILE_S, StepTrials, compiled_at_best
+from inkmill.machine import cores
+from inkmill.training.loop import TrainingLoop
+
+AUGMENT_S = 22.0
+"""Augmentation on the GPU is tried where so much time is left: compiling it takes most of that."""
+DALI_S = 15.0
+"""Likewise DALI, twice: decoding on the CPU and on the GPU."""
+
+_COMPILERS = 16  # cores that compiling a backbone keeps busy; with fewer it takes longer
+_WINDOWS_S = 1.5
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What came of it.
+
+    Attributes:
+        facts: those given, and what was found.
+        times: of the stages that were measured.
+        tried_steps: whether another way to do the step was.
+        notes: what was not tried and why.
+        compiled: the loop of the compiled step, which the trial of the plan need not compile again.
+    """
+
+    facts: Facts
+    times: StageTimes
+    tried_steps: bool = False
+    notes: tuple[str, ...] = ()
+    compiled: TrainingLoop | None = None
+
+
+def explore(
+    spec: Spec, sampled: Sampled, plan: LoadPlan, device: torch.device, current: Settings, facts: Facts, until: float
+) -> Explored:
+    """Try other ways on a GPU.
+
+    Args:
+        spec: the resolved spec.
+        sampled: the data.
+        plan: what the user's loader loads.
+        device: the GPU.
+        current: the user's settings.
+        facts: what is known.
+        until: `time.monotonic` when nothing new may begin.
+    """
+    return _Exploration(spec, sampled, plan, device, current, facts, until).run()
+
+
+def could_gain(current: Settings, facts: Facts, imagined: Facts) -> bool:
+    """Return whether the plan would be faster, by more than counts, if the facts were those imagined."""
+    return make_plan(current, imagined).best.of_run > make_plan(current, facts).best.of_run * (1 + WORTH)
+
+
+class _Exploration:
+    def __init__(
+        self,
+        spec: Spec,
+        sampled: Sampled,
+        plan: LoadPlan,
+        device: torch.device,
+        current: Settings,
+        facts: Facts,
+        until: float,
+    ) -> None:
+        self.plan, self.device, self.current, self.facts, self.until = plan, device, current, facts, until
+        self.steps = StepTrials(spec, sampled, until)
+        self.times = StageTimes({}, 0.0)
+        self.notes: list[str] = []
+
+    def run(self) -> Explored:
+        self.steps.try_cheap(self.facts.steps[0])
+        self._take_steps()
+        scale = _COMPILERS / min(_COMPILERS, cores())
+        self._dear("dataset.augment_on=gpu", AUGMENT_S, self._with_free_augmentation(), self._augment_on_gpu)
+        self._dear("dataset.loader=dali", DALI_S, self._with_endless_dali(), self._dali)
+        self._dear("train.compile=true", COMPILE_S * scale, self._with_fast_compiled(), self._compile)
+        notes = (*self.steps.notes, *self.notes)
+        return Explored(self.facts, self.times, bool(self.steps.steps), notes, self.steps.compiled)
+
+    def _dear(self, name: str, seconds: float, imagined: Facts | None, work: Callable[[], None]) -> None:
+        """Do what takes so many seconds, where it could change the plan and there is time."""
+        if imagined is None or not could_gain(self.current, self.facts, imagined):
+            return
+        if monotonic() + seconds > self.until:
+            self.notes.append(f"{name} was not tried: it takes longer than the time that was left (see --seconds)")
+            return
+        work()
+
+    def _best(self, facts: Facts) -> Plan:
+        return make_plan(self.current, facts)
+
+    def _take_steps(self) -> None:
+        self.facts = replace(self.facts, steps=(self.facts.steps[0], *self.steps.steps))
+
+    def _with_free_augmentation(self) -> Facts | None:
+        cannot = self.plan.numbers is None or self.plan.pipeline is not None or self.plan.fit.mode == "height"
+        if cannot or self.facts.stages.augment_gpu is not None:
+            return None
+        return replace(self.facts, stages=replace(self.facts.stages, augment_gpu=0.0))
+
+    def _augment_on_gpu(self) -> None:
+        imagined = self._with_free_augmentation()
+        assert imagined is not None
+        size = self._best(imagined).best.settings.batch_size  # compiled for each: so the trial need not compile again
+        self.times = measure_gpu_augmentation(self.plan, self.device, size, _WINDOWS_S)
+        found = {name: time.mean for name, time in self.times.times.items()}
+        stages = replace(
+            self.facts.stages, augment_gpu=found.get("augment (GPU)"), augment_host=found.get("issue augment", 0.0)
+        )
+        self.facts = replace(self.facts, stages=stages)
+
+    def _with_endless_dali(self) -> Facts | None:
+        return replace(self.facts, dali={"mixed": float("inf")}) if has_dali() else None
+
+    def _dali(self) -> None:
+        found, notes = measure_dali(self.plan, self.device, _WINDOWS_S)
+        self.facts = replace(self.facts, dali=found)
+        self.notes += notes
+
+    def _with_fast_compiled(self) -> Facts | None:
+        best = compiled_at_best(self.facts.steps)
+        if best.compile:
+            return None
+        fast = replace(best, compile=True, seconds=best.seconds / 2, host=best.host / 4)
+        return replace(self.facts, steps=(*self.facts.steps, fast))
+
+    def _compile(self) -> None:
+        self.steps.try_compiled(compiled_at_best(self.facts.steps))
+        self._take_steps()

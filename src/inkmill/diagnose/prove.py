@@ -1,0 +1,72 @@
+"""The plan, tried: what does not run makes room for the next best, and what is not faster is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from inkmill.diagnose.facts import Facts, Settings
+from inkmill.diagnose.plan import Plan, make_plan, words_of
+from inkmill.diagnose.windows import Interval
+from inkmill.errors import InkmillError
+
+
+@dataclass(frozen=True)
+class Proved:
+    """What came of it.
+
+    Attributes:
+        plan: that which held, or the settings as they are.
+        auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
+        measured: images a second of the trial; of the settings as they are where no plan was tried or held.
+        notes: about plans that did not hold.
+    """
+
+    plan: Plan
+    auto: Plan
+    measured: Interval
+    notes: tuple[str, ...] = ()
+
+
+def prove(current: Settings, facts: Facts, now: Interval, trial: Callable[[Plan], Interval]) -> Proved:
+    """Make the plan and try it.
+
+    Args:
+        current: the settings as they are.
+        facts: what is known.
+        now: images a second with them.
+        trial: trains with a plan for a moment and returns the images a second.
+    """
+    refused: list[Settings] = []
+    notes: list[str] = []
+    while True:
+        plan, auto = _plans(current, facts, refused)
+        if refused and plan.best is plan.current:
+            return Proved(replace(plan, why="nothing better runs here"), auto, now, tuple(notes))
+        try:
+            measured = trial(plan)
+        except (InkmillError, torch.OutOfMemoryError) as error:
+            refused.append(plan.best.settings)
+            notes.append(f"{words_of(plan.best.settings.overrides(current)) or 'this'} does not run here: {error}")
+            continue
+        if plan.best is not plan.current and measured.high < now.mean:
+            notes.append(
+                f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
+                f"and the settings as they are make {now.mean:,.0f}"
+            )
+            return unproved(current, facts, now, "the settings as they are won", notes)
+        return Proved(plan, auto, measured, tuple(notes))
+
+
+def unproved(current: Settings, facts: Facts, now: Interval, why: str, notes: list[str]) -> Proved:
+    """Return that the settings stay as they are, for dataset.loader=auto too."""
+    plans = _plans(current, facts, [])
+    plan, auto = (replace(one, best=one.current, why=why, change={}, change_gain=1.0) for one in plans)
+    return Proved(plan, auto, now, tuple(notes))
+
+
+def _plans(current: Settings, facts: Facts, refused: list[Settings]) -> tuple[Plan, Plan]:
+    of_step = replace(facts, steps=facts.steps[:1])
+    return make_plan(current, facts, refused), make_plan(current, of_step, refused)

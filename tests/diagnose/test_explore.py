@@ -1,0 +1,119 @@
+"""What is tried: the dear only where it could change the plan, and what could not be tried is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inkmill.diagnose import explore as module  # noqa: E402
+from inkmill.diagnose.explore import Explored, could_gain, explore  # noqa: E402
+from inkmill.diagnose.facts import Facts, Settings, Stages, Step  # noqa: E402
+from inkmill.diagnose.stages import StageTimes  # noqa: E402
+from inkmill.diagnose.steps import StepTrials, compiled_at_best  # noqa: E402
+from inkmill.diagnose.windows import exactly  # noqa: E402
+
+USERS = Step(192, "fp32", False, True, 1 / 5_000, 1 / 20_000)
+FAST = Step(1024, "bf16", False, True, 1 / 13_000, 1 / 30_000)
+MANY = Facts(
+    Stages(25e-6, 75e-6, 25e-6, draw=23e-6, augment=114e-6, other=21e-6, kept=3e-6),
+    (USERS,),
+    on_gpu=True,
+    cores=16,
+    samples=10**9,
+    epochs=1,
+)
+NOW = Settings(workers=2, batch_size=192)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which trials were made; each finds what a machine like that found."""
+    names: list[str] = []
+
+    def cheap(self: StepTrials, users: Step) -> None:
+        self.steps.append(FAST)
+
+    def compiled(self: StepTrials, step: Step) -> None:
+        names.append("compile")
+        self.steps.append(replace(step, compile=True, seconds=step.seconds / 1.2))
+
+    def augment(*given: Any) -> StageTimes:
+        names.append(f"augment {given[2]}")
+        return StageTimes({"augment (GPU)": exactly(7e-7), "issue augment": exactly(1e-6)}, 0.0)
+
+    def dali(*given: Any) -> tuple[dict[str, float], list[str]]:
+        names.append("dali")
+        return {"mixed": 60_000.0}, []
+
+    monkeypatch.setattr(StepTrials, "try_cheap", cheap)
+    monkeypatch.setattr(StepTrials, "try_compiled", compiled)
+    monkeypatch.setattr(module, "measure_gpu_augmentation", augment)
+    monkeypatch.setattr(module, "measure_dali", dali)
+    monkeypatch.setattr(module, "has_dali", lambda: True)
+    monkeypatch.setattr(module, "cores", lambda: 16)
+    return names
+
+
+@pytest.fixture
+def explored(tried: list[str]) -> Callable[..., Explored]:
+    plan = SimpleNamespace(numbers=object(), pipeline=None, fit=SimpleNamespace(mode="stretch"))
+
+    def run(facts: Facts, seconds: float = 60.0, current: Settings = NOW) -> Explored:
+        device = torch.device("cpu")
+        return explore(None, None, plan, device, current, facts, monotonic() + seconds)  # type: ignore[arg-type]
+
+    return run
+
+
+def test_where_processes_can_feed_the_step_only_the_step_is_worked_on(
+    explored: Callable[..., Explored], tried: list[str]
+) -> None:
+    found = explored(MANY)
+    assert tried == ["compile"]
+    assert [step.compile for step in found.facts.steps] == [False, False, True]
+    assert found.tried_steps
+    assert found.notes == ()
+
+
+def test_where_they_cannot_the_gpu_is_asked_to_augment_and_then_to_decode(
+    explored: Callable[..., Explored], tried: list[str]
+) -> None:
+    found = explored(replace(MANY, cores=2))
+    assert tried == ["augment 1024", "dali", "compile"], "the batch of the plan, so that the trial compiles nothing"
+    assert found.facts.stages.augment_gpu == 7e-7
+    assert found.facts.dali == {"mixed": 60_000.0}
+    assert set(found.times.times) == {"augment (GPU)", "issue augment"}
+
+
+def test_what_there_is_no_time_for_is_told(explored: Callable[..., Explored], tried: list[str]) -> None:
+    found = explored(MANY, seconds=10.0)
+    assert tried == []
+    assert found.notes == (
+        "train.compile=true was not tried: it takes longer than the time that was left (see --seconds)",
+    )
+
+
+def test_what_the_user_has_already_is_not_tried_again(explored: Callable[..., Explored], tried: list[str]) -> None:
+    compiled = replace(USERS, compile=True, seconds=1 / 20_000)
+    explored(replace(MANY, steps=(compiled,), cores=64), current=replace(NOW, compile=True))
+    assert tried == []
+
+
+def test_imagination_counts_only_where_it_changes_the_plan() -> None:
+    half = replace(USERS, batch_size=384, seconds=USERS.seconds / 2, host=USERS.host / 2)
+    assert could_gain(NOW, MANY, replace(MANY, steps=(USERS, half)))
+    slow = replace(MANY, cores=1, stages=replace(MANY.stages, decode=5e-3))
+    assert not could_gain(NOW, slow, replace(slow, steps=(USERS, half)))
+
+
+def test_the_step_to_compile_is_the_fastest_and_one_is_enough() -> None:
+    assert compiled_at_best((USERS, FAST)) is FAST
+    done = replace(USERS, compile=True)
+    assert compiled_at_best((USERS, FAST, done)) is done

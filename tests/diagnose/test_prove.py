@@ -1,0 +1,71 @@
+"""The plan, tried: what becomes of plans that do not run, and of those that are not faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from inkmill.diagnose.facts import Facts, Settings, Stages, Step
+from inkmill.diagnose.plan import Plan
+from inkmill.diagnose.prove import prove
+from inkmill.diagnose.windows import Interval, exactly
+from inkmill.errors import ConfigError
+
+FEW_CORES = Facts(
+    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=100e-6, other=5e-6, kept=1e-6, augment_gpu=1e-6),
+    (Step(256, "fp32", False, True, 1e-5, 1e-6), Step(512, "bf16", False, True, 5e-6, 1e-6)),
+    on_gpu=True,
+    cores=2,
+    samples=10**9,
+    dali={"mixed": 60_000.0},
+)
+NOW = Settings(workers=2, batch_size=256)
+
+
+def test_a_plan_that_does_not_run_makes_room_for_the_next_best() -> None:
+    tried: list[Settings] = []
+
+    def trial(plan: Plan) -> Interval:
+        tried.append(plan.best.settings)
+        if plan.best.settings.loader == "dali":
+            raise ConfigError("no DALI today")
+        return exactly(plan.best.images_per_s)
+
+    found = prove(NOW, FEW_CORES, exactly(5000.0), trial)
+    assert tried[0].loader == "dali"
+    assert found.plan.best.settings == tried[-1]
+    assert found.plan.best.settings.loader == found.auto.best.settings.loader == "workers"
+    assert found.measured == exactly(found.plan.best.images_per_s)
+    assert "dataset.loader=dali" in found.notes[0]
+    assert found.notes[0].endswith("does not run here: no DALI today")
+
+
+def test_where_nothing_runs_the_settings_stay() -> None:
+    def trial(plan: Plan) -> Interval:
+        raise ConfigError("not today")
+
+    found = prove(NOW, FEW_CORES, exactly(5000.0), trial)
+    assert found.plan.best is found.plan.current
+    assert found.measured == exactly(5000.0)
+    assert len(found.notes) == len(set(found.notes)) > 1
+
+
+def test_a_plan_that_is_not_faster_is_taken_back() -> None:
+    found = prove(NOW, FEW_CORES, exactly(5000.0), lambda plan: exactly(4000.0))
+    assert found.plan.best is found.plan.current
+    assert found.auto.best is found.auto.current
+    assert found.plan.change == {}
+    assert found.measured == exactly(5000.0)
+    assert "it made 4,000 images/s, and the settings as they are make 5,000" in found.notes[0]
+
+
+def test_settings_that_are_good_are_tried_as_they_are() -> None:
+    good = replace(FEW_CORES, cores=64, steps=FEW_CORES.steps[:1], dali={})
+    current = Settings(workers=64, batch_size=256)
+    found = prove(current, good, exactly(5000.0), lambda plan: exactly(4000.0))
+    assert found.plan.best is found.plan.current
+    assert found.measured == exactly(4000.0)
+    assert found.notes == ()
