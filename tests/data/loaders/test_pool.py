@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -95,3 +96,23 @@ def test_workers_are_handed_nothing_large_as_they_start() -> None:
     finally:
         pool.close()
     assert bytes(job.marked.buffer[:10]) == b"\7" * 10
+
+
+@dataclass(frozen=True)
+class Priority:
+    """Tells the worker's own."""
+
+    slot_bytes: int = 8
+
+    def open(self) -> Callable[[tuple[int, ...], Any], int]:
+        return lambda task, memory: os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities")
+def test_the_training_process_goes_before_its_workers() -> None:
+    pool = Pool(Priority(), 1)
+    try:
+        (answer,) = pool.answers(iter([(0, 0)]))
+        assert answer.content == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+    finally:
+        pool.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,12 @@ from numpy.typing import NDArray
 
 from inkmill.data.processes import leave_signals_to_parent
 from inkmill.errors import InkmillError
+
+_NICE = 5
+"""The training process goes first: a core that it has to wait for is a GPU that waits for its work.
+
+Above all for others' sake it is not more: beside programs of usual priority a worker keeps a quarter of a core.
+"""
 
 Task = tuple[int, ...]
 """(epoch, number) of a batch, and what else the job wants to know."""
@@ -92,6 +99,8 @@ def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena
         shares: the shared memory in the job.
     """
     leave_signals_to_parent()
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     try:
         job = put_together(connection.recv_bytes(), shares)
