@@ -14,9 +14,11 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
     inkmill train   the command itself in a process of its own, streamed: its own count in its last epochs
     classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
 
-`of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. A figure is the
-median of 3 windows after a warm-up epoch, its spread their range over it. On one H200 with 16 cores it takes seven
-minutes, two of them compilation. `--smoke` runs everything once on small models and a CPU: a test, not a measurement.
+`of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. `without data`
+is the share of the time, from the second batch on, that the GPU had nothing to do for want of one; what `of step` lacks
+beyond that was lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over
+it. On one H200 with 16 cores it takes seven minutes, two of them compilation. `--smoke` runs everything once on small
+models and a CPU: a test, not a measurement.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -138,15 +141,37 @@ def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
         yield images
 
 
-def from_loader(loader: Any) -> Stream:
-    """Return all batches of all epochs of one of our loaders, augmented on the device."""
-    try:
+class FromLoader:
+    """All batches of all epochs of one of our loaders, augmented on the device.
+
+    Attributes:
+        without_data: once closed, the share of the time since the first batch in which the GPU had none.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.without_data = loader, 0.0
+        self._began, self._stalled_s = 0.0, 0.0
+        self._stream = self._all()
+
+    def __iter__(self) -> Stream:
+        return self._stream
+
+    def _all(self) -> Stream:
         while True:
-            for batch in loader:
+            for batch in self.loader:
+                if not self._began:
+                    self._began, self._stalled_s = perf_counter(), self._stalled()
                 yield _augmented(batch), batch.texts
-    finally:
-        loader.close()
-        for note in loader.stats.notes:
+
+    def _stalled(self) -> float:
+        return float(self.loader.stats.stalled_s)
+
+    def close(self) -> None:
+        """Close the loader."""
+        self.without_data = (self._stalled() - self._stalled_s) / (perf_counter() - self._began)
+        self._stream.close()  # type: ignore[attr-defined]
+        self.loader.close()
+        for note in self.loader.stats.notes:
             print(note, file=sys.stderr)
 
 
@@ -162,21 +187,21 @@ def classic_stream(task: Task) -> Iterator[tuple[Tensor, list[str]]]:
         yield images, texts
 
 
-def streams(task: Task) -> dict[str, tuple[Callable[[], Stream], int]]:
+def streams(task: Task) -> dict[str, tuple[Callable[[], Any], int]]:
     """Return, by row, what makes a stream, and the images to consume before the clock runs."""
 
-    def ours(tier: Any, engine: Any = "torch") -> Stream:
+    def ours(tier: Any, engine: Any = "torch") -> FromLoader:
         # On a CPU the processes augment: there is no device that could do it better.
         plan = plan_for(task, tier, engine if task.device == "cuda" else "cv")
-        return from_loader(DeviceLoader(make_loader(plan, task.workers), task.device))
+        return FromLoader(DeviceLoader(make_loader(plan, task.workers), task.device))
 
-    def device() -> Stream:
-        return from_loader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers))
+    def device() -> FromLoader:
+        return FromLoader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers))
 
     def repeated() -> Stream:
         stream = ours("none")
-        batch = next(stream)
-        stream.close()  # type: ignore[attr-defined]
+        batch = next(iter(stream))
+        stream.close()
         while True:
             yield batch
 
@@ -268,15 +293,16 @@ def epochs_of_the_command(
 
 
 def _row(
-    model: Model, name: str, batch_size: int, step: Step, stream: Stream, seconds: float, warm_images: int
+    model: Model, name: str, batch_size: int, step: Step, stream: Any, seconds: float, warm_images: int
 ) -> dict[str, Any]:
-    steps = trained(step, stream)
+    steps = trained(step, iter(stream))
     try:
         result: Measured = measure(steps, seconds, warm_images)
     finally:
         steps.close()  # type: ignore[attr-defined]
-        stream.close()  # type: ignore[attr-defined]
-    return {
+        stream.close()
+    told = {"without_data": round(stream.without_data, 4)} if isinstance(stream, FromLoader) else {}
+    return told | {
         "model": model.name,
         "parameters": step.parameters,
         "data": name,
@@ -296,13 +322,14 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def show(rows: list[dict[str, Any]], machine: dict[str, Any]) -> None:
     """Print the table."""
     table = Table(title=in_words(machine), title_justify="left")
-    for name in ("model", "data", "batch", "images/s", "spread", "of step", "times classic"):
+    for name in ("model", "data", "batch", "images/s", "spread", "of step", "without data", "times classic"):
         table.add_column(name)
     for row in rows:
         of_step = f"{row['of_step']:.3f}" if "of_step" in row else ""
+        without = f"{row['without_data']:.1%}" if "without_data" in row else ""
         speed, spread = f"{row['images_per_s']:,.0f}", f"{row['spread']:.1%}"
         times = f"{row['times_classic']:.1f}"
-        table.add_row(row["model"], row["data"], str(row["batch_size"]), speed, spread, of_step, times)
+        table.add_row(row["model"], row["data"], str(row["batch_size"]), speed, spread, of_step, without, times)
     Console().print(table)
 
 
