@@ -131,3 +131,27 @@ def test_many_samples_are_described_as_each_is(kind: str) -> None:
     keys, targets = described(whole, index)
     assert keys == [whole.key(i) for i in index]
     assert targets == [whole.target(i) for i in index]
+
+
+@pytest.mark.parametrize("kind", ["subset", "mix"])
+def test_a_sample_is_read_in_one_go_whatever_it_is_wrapped_in(kind: str) -> None:
+    """Asked for key, image and label apart, an LMDB begins three transactions."""
+
+    class Counting(Words):
+        asked = 0
+
+        def get(self, index: int) -> Sample:
+            self.asked += 1
+            return Sample(self.keys[index], self.keys[index].encode(), Text(self.keys[index]))
+
+        def target(self, index: int) -> Text:
+            self.asked += 1
+            return super().target(index)
+
+    source = Counting(["a", "b", "c", "d", "e"])
+    wrapped: Source = Subset(source, [4, 1]) if kind == "subset" else Mix([source], [2.0])
+    sample = wrapped.get(1)
+    assert source.asked == 1
+    assert sample == Sample(wrapped.key(1), b"b", Text("b"))
+    with pytest.raises(IndexError):
+        wrapped.get(len(wrapped))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inkmill.data.sample import Source, Target
+from inkmill.data.sample import Sample, Source, Target
 from inkmill.data.sources.base import BaseSource, described, identity_of
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import ConfigError, DataError
@@ -35,6 +35,10 @@ class Subset(BaseSource):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def get(self, index: int) -> Sample:
+        """See `Source.get`; in one go, as the whole reads it."""
+        return self.source.get(int(self.indices[self._checked(index)]))
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
@@ -107,6 +111,12 @@ class Mix(BaseSource):
             return number, position % length
         return number, (position - whole) * length // (count - whole)
 
+    def get(self, index: int) -> Sample:
+        """See `Source.get`; in one go, as its source reads it."""
+        number, inner = self.locate(index)
+        sample = self.sources[number].get(inner)
+        return Sample(self._key(number, sample.key), sample.image, sample.target)
+
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
         number, inner = self.locate(index)
@@ -115,7 +125,10 @@ class Mix(BaseSource):
     def key(self, index: int) -> str:
         """See `Source.key`."""
         number, inner = self.locate(index)
-        return f"{number}/{self.sources[number].name}/{self.sources[number].key(inner)}"
+        return self._key(number, self.sources[number].key(inner))
+
+    def _key(self, number: int, key: str) -> str:
+        return f"{number}/{self.sources[number].name}/{key}"
 
     def target(self, index: int) -> Target:
         """See `Source.target`."""
