@@ -8,6 +8,9 @@ import pytest
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.convert import convert
+from inkmill.data.fit import Fit
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.workers import WorkerLoader
 from inkmill.data.sources import Mix, Subset, files_of, open_source
 from inkmill.data.sources.base import BaseSource
 from inkmill.diagnose.cold import drop, resident
@@ -73,3 +76,23 @@ def test_samples_in_no_file_cannot_be_made_cold(captchas: Path) -> None:
     found = drop(Elsewhere(open_source(SourceSpec(path=str(captchas))), [1]), [0])
     assert not found.cold
     assert "no file" in found.why_not
+
+
+def test_workers_let_go_of_what_they_have_mapped_and_go_on(captchas: Path, tmp_path: Path) -> None:
+    """Ending them instead would take seconds for each cold measurement."""
+    pytest.importorskip("lmdb")
+    convert(Subset(open_source(SourceSpec(path=str(captchas))), range(400)), tmp_path / "lmdb", "lmdb", workers=0)
+    source = open_source(SourceSpec(path=str(tmp_path / "lmdb")))
+    plan = LoadPlan(source, Fit(32, 64, 1), None, 20, seed=3)
+    with make_loader(plan, 0) as alone, make_loader(plan, 2) as loader:
+        assert isinstance(loader, WorkerLoader)
+        expected = [batch.keys for batch in alone]
+        assert [batch.keys for batch in loader] == expected
+        index, processes = range(len(source)), [worker.process.pid for worker in loader._pool._workers]
+        if "stayed" not in drop(source, index).why_not:
+            pytest.skip("this file system drops, or says it drops, what is mapped")
+        loader.release()
+        assert drop(source, index).cold
+        loader.set_epoch(0)
+        assert [batch.keys for batch in loader] == expected
+        assert [worker.process.pid for worker in loader._pool._workers] == processes

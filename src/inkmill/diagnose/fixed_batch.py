@@ -210,7 +210,7 @@ class _Test:
 
     def _cold(self) -> tuple[float, float, float]:
         if not drop(self.loader.plan.source, self.rows).cold:  # workers have them mapped
-            self.loader.close()
+            self.loader.release()
             drop(self.loader.plan.source, self.rows)
         found = self._warm()
         read_all(self.loader.plan.source, self.rows)
@@ -228,7 +228,7 @@ class _Test:
         if self.rig.spec.dataset.keep != "none":
             self.notes.append("pictures are kept, so files are read in the first epoch only: no cold figures")
             return False
-        self.loader.close()
+        self.loader.release()
         dropped = drop(self.loader.plan.source, self.rows)
         read_all(self.loader.plan.source, self.rows)
         if not dropped.cold:

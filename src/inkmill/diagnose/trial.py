@@ -66,7 +66,7 @@ def run_trial(
     try:
         with open_warm(rig, warm_s) as loader:
             cold = cold and spec.dataset.keep == "none"
-            window = _cold_window(rig, loader, seconds / 4) if cold else _window(rig, loader, seconds / 8)
+            window = (_cold_window if cold else _window)(rig, loader, seconds / 8)
             return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
     finally:
         rig.close()
@@ -88,7 +88,7 @@ def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[],
     def window() -> float:
         source = loader.plan.source
         if not drop(source, range(len(source))).cold:  # workers have them mapped
-            loader.close()
+            loader.release()
             drop(source, range(len(source)))
         loader.set_epoch(next(epochs))
         batches = iter(loader)

@@ -42,6 +42,9 @@ class Relay:
 
         return do
 
+    def release(self) -> None:
+        pass
+
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Any:
@@ -78,6 +81,9 @@ class Marks:
 
         return do
 
+    def release(self) -> None:
+        self.marked.buffer[9] = 8
+
 
 def test_workers_are_handed_nothing_large_as_they_start() -> None:
     """A pipe holds 64 KiB, and nobody reads it before the process runs: each would start when the last one has."""
@@ -107,6 +113,9 @@ class Priority:
     def open(self) -> Callable[[tuple[int, ...], Any], int]:
         return lambda task, memory: os.getpriority(os.PRIO_PROCESS, 0)
 
+    def release(self) -> None:
+        pass
+
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities")
 def test_the_training_process_goes_before_its_workers() -> None:
@@ -114,5 +123,20 @@ def test_the_training_process_goes_before_its_workers() -> None:
     try:
         (answer,) = pool.answers(iter([(0, 0)]))
         assert answer.content == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+    finally:
+        pool.close()
+
+
+def test_processes_close_their_files_between_tasks_and_go_on() -> None:
+    job = Marks(np.arange(100), shared.allocate(100))
+    pool = Pool(job, 2)
+    try:
+        for _ in range(3):
+            answers = pool.answers((0, number) for number in range(10, 90))
+            assert next(answers).content == 10
+            job.marked.buffer[9] = 0
+            pool.release()  # while both are at work on what was asked for ahead
+            assert job.marked.buffer[9] == 8
+        assert [answer.content for answer in pool.answers((0, number) for number in range(20, 30))] == [*range(20, 30)]
     finally:
         pool.close()

@@ -218,6 +218,10 @@ class Loader(ABC):
         self._blocked = {str(key): int(index) for key, index in state["blocked"].items()}
         self._blocked_mask[:] = 0
 
+    def release(self) -> None:
+        """Close the data's files, wherever they are open, which ends an iteration; the next one opens them again."""
+        self.close()
+
     def close(self) -> None:
         """Give back processes, threads and memory; iterating again takes them again."""
         if self._store is not None:

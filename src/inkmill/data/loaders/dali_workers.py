@@ -23,6 +23,7 @@ from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
+from inkmill.data.sources.combine import release
 from inkmill.errors import DataError
 
 _ALIGNMENT = 64
@@ -69,6 +70,10 @@ class FeedJob:
             return fed.made.pack(), fed.careful, pack(fed.columns, memory)
 
         return make
+
+    def release(self) -> None:
+        """See worker_process.Job."""
+        release(self.plan.source)
 
 
 class WorkerFeeders:

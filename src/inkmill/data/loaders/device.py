@@ -147,6 +147,11 @@ class DeviceLoader:
         if waiting is not None:
             yield waiting
 
+    def release(self) -> None:
+        """See Loader.release."""
+        self.loader.release()
+        self._state = None
+
     def close(self) -> None:
         """Close the wrapped loader."""
         if self._upload is not None:

@@ -108,6 +108,21 @@ class Pool:
             yield ready.pop(place)
             worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
 
+    def release(self) -> None:
+        """Have the processes close their files, which ends an iteration; the next task opens them again."""
+        self._run.value += 1  # what is asked for is answered at once and forgotten
+        for worker in self._workers:
+            try:
+                worker.connection.send(None)
+            except OSError:
+                self._died(worker)
+        for worker in self._workers:
+            try:
+                while worker.connection.recv() is not None:
+                    worker.tasks.pop(0)
+            except (EOFError, OSError):
+                self._died(worker)
+
     def _start(self) -> None:
         size = self._job.slot_bytes * _SLOTS
         job, shares = taken_apart(self._job)  # once, not once a worker: a source may hold a million names

@@ -43,6 +43,10 @@ class Job(Protocol):
         """Return what does a task; called once in each worker."""
         ...
 
+    def release(self) -> None:
+        """Close the files that tasks opened; called between tasks, which open them again."""
+        ...
+
 
 class _TakingOut(ForkingPickler):
     """Takes shared memory out, a number in the place of each."""
@@ -90,7 +94,7 @@ def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena
 
     The first message is the job's bytes, each further one (slot, run, task). A task is answered by (slot, run, kind,
     content), in the order asked: "done" and what the job returned, "stale" when the run has been left meanwhile,
-    "error" and what the user can mend, or "bug" and the traceback.
+    "error" and what the user can mend, or "bug" and the traceback. None is answered by None, once all is closed.
 
     Args:
         connection: to the pool.
@@ -107,7 +111,12 @@ def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena
         do, size = job.open(), job.slot_bytes
         everything = np.frombuffer(memory.buffer, np.uint8)
         while True:
-            slot, run, task = connection.recv()
+            asked = connection.recv()
+            if asked is None:
+                job.release()
+                connection.send(None)
+                continue
+            slot, run, task = asked
             if run != run_now.value:
                 connection.send((slot, run, "stale", None))
                 continue

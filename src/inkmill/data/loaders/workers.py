@@ -21,6 +21,7 @@ from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
+from inkmill.data.sources.combine import release
 
 _ALIGNMENT = 64  # bytes: a cache line
 
@@ -45,6 +46,9 @@ class _MakeBatches:
             return maker.make(epoch, number, memory[_pixels_at(self.plan) :]).pack(memory)
 
         return make
+
+    def release(self) -> None:
+        release(self.plan.source)
 
 
 def _pixels_at(plan: LoadPlan) -> int:
@@ -90,6 +94,11 @@ class WorkerLoader(Loader):
                 raise answer.error
             yield Made.unpack(answer.content, answer.memory[_pixels_at(self.plan) :], answer.memory)
         self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
+
+    def release(self) -> None:
+        """See Loader.release; the workers live on."""
+        self._answers = self._ends_at = None
+        self._pool.release()
 
     def close(self) -> None:
         """End the workers and give their memory back."""
