@@ -130,7 +130,7 @@ def try_all(
 ) -> Iterator[str]:
     """Add to `found` the images/s of every plan on a profile that it lacks; yield the names of the plans.
 
-    Where the disk is slow, each is read cold.
+    All is read from the disk, as of a set that neither RAM nor the page cache holds.
     """
     for plan in plans:
         if plan["profile"] in found:
@@ -138,7 +138,7 @@ def try_all(
         sampled = take_sample(spec, source, lambda line: None)
         settings = spec if not plan["overrides"] else changed(spec, plan["overrides"])
         try:
-            found[plan["profile"]] = run_trial(settings, sampled, seconds, 1.0, cold=profile.latency_s > 0).mean
+            found[plan["profile"]] = run_trial(settings, sampled, seconds, 1.0, cold=True).mean
         except Exception as error:  # a plan that a machine cannot run has lost there, whatever the reason
             print(f"{plan['profile']} on {profile.name}: {error}", file=sys.stderr)
             found[plan["profile"]] = 0.0

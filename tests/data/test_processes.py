@@ -32,6 +32,24 @@ if __name__ == "__main__":
     print(list(in_order(double, [(4,), (9,)], 1, int)))
 """
 
+FIRST_OF_ALL = """
+import multiprocessing, signal
+from inkmill.data.processes import light_start
+
+def blocked():
+    return sorted(signal.Signals(number).name for number in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+def tell():
+    print("in it", blocked(), flush=True)
+
+if __name__ == "__main__":
+    with light_start(needs_main=True):
+        process = multiprocessing.get_context("spawn").Process(target=tell)
+        process.start()
+    process.join()
+    print("after it", blocked())
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "imports", "said"), [(NO_GUARD, 1, "[2.0, 3.0]"), (OF_MAIN, 2, "[8, 18]")], ids=["no guard", "of main"]
@@ -44,6 +62,15 @@ def test_a_script_is_imported_by_processes_only_where_they_need_it(
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n").count("imported") == imports
     assert said in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="this system masks no signals")
+def test_signals_reach_not_even_the_first_process_while_it_starts(tmp_path: Path) -> None:
+    """With the first one multiprocessing starts its tracker of resources, and unblocks what was blocked."""
+    file = tmp_path / "script.py"
+    file.write_text(FIRST_OF_ALL)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["in it ['SIGINT', 'SIGTERM']", "after it []"]
 
 
 def test_answers_come_in_order_and_tasks_are_drawn_as_needed() -> None:

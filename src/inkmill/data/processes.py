@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ def light_start(needs_main: bool) -> Iterator[None]:
     main.update(dict.fromkeys(names))
     mask = None
     if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, until they ignore both themselves
+        resource_tracker.ensure_running()  # multiprocessing's own, with whose start it would unblock both again
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
