@@ -16,6 +16,8 @@ import pytest
 
 from inkmill.data.processes import in_order
 
+sys.path.insert(0, str(Path(__file__).parent))  # handed on to the processes, which import this module
+
 NO_GUARD = """
 print("imported", flush=True)
 import math
@@ -85,6 +87,18 @@ def test_answers_come_in_order_and_tasks_are_drawn_as_needed() -> None:
     assert next(answers) == 0.0
     assert len(drawn) == 5  # two a process that run or wait, and the one that was answered
     assert list(answers) == [float(number) for number in range(1, 40)]
+
+
+def test_what_is_handed_to_all_may_be_large() -> None:
+    """More than fits a pipe, or the memory page that it is put on."""
+    handed = bytes(range(256)) * 5000
+    assert list(in_order(math.sqrt, [(4.0,)] * 3, 2, _compare, handed, 5000)) == [2.0] * 3
+    with pytest.raises(BrokenProcessPool):
+        list(in_order(math.sqrt, [(4.0,)], 1, _compare, handed, 4999))
+
+
+def _compare(handed: bytes, times: int) -> None:
+    assert handed == bytes(range(256)) * times
 
 
 def test_a_process_that_dies_is_told() -> None:

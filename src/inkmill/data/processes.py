@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -15,9 +16,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.heap import Arena
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
+
+from inkmill.data import shared
 
 T = TypeVar("T")
 
@@ -63,9 +67,13 @@ def in_order(
     Raises:
         concurrent.futures.process.BrokenProcessPool: a process died.
     """
-    needs_main = b"__main__" in bytes(ForkingPickler.dumps((work, begin, given)))
+    handed = bytes(ForkingPickler.dumps((work, begin, given)))
+    needs_main = b"__main__" in handed
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _begin, (begin, given))
+    # Through the pipe that a process is started by, nothing large: each would start when the last one had read it.
+    memory = shared.allocate(len(handed))
+    memory.buffer[: len(handed)] = handed
+    pool = ProcessPoolExecutor(workers, context, _begin, (memory, len(handed)))
     running: deque[Future[T]] = deque()
     try:
         for task in tasks:
@@ -88,13 +96,14 @@ def leave_signals_to_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _begin(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+def _begin(memory: Arena, size: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # the executor ends the others by SIGTERM when one of them has died
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    _, begin, given = pickle.loads(memory.buffer[:size])  # what this program wrote there
     begin(*given)
 
 
