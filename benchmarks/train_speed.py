@@ -15,8 +15,8 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
     classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
 
 `of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. `without data`
-is the share of the time, from the second batch on, that the GPU had nothing to do for want of one; what `of step` lacks
-beyond that was lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over
+is the share of that time in which the GPU had nothing to do for want of a batch; what `of step` lacks beyond that was
+lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over
 it. On one H200 with 16 cores it takes seven minutes, two of them compilation. `--smoke` runs everything once on small
 models and a CPU: a test, not a measurement.
 """
@@ -144,13 +144,18 @@ def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
 class FromLoader:
     """All batches of all epochs of one of our loaders, augmented on the device.
 
+    Args:
+        loader: ours, on the device.
+        seconds: what is measured, at the end.
+
     Attributes:
-        without_data: once closed, the share of the time since the first batch in which the GPU had none.
+        without_data: once closed, the share of those seconds in which the GPU had none.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, seconds: float) -> None:
         self.loader, self.without_data = loader, 0.0
-        self._began, self._stalled_s = 0.0, 0.0
+        self._seconds = seconds
+        self._seen: list[tuple[float, float]] = []  # at each batch: the time, and the seconds without data until then
         self._stream = self._all()
 
     def __iter__(self) -> Stream:
@@ -159,16 +164,14 @@ class FromLoader:
     def _all(self) -> Stream:
         while True:
             for batch in self.loader:
-                if not self._began:
-                    self._began, self._stalled_s = perf_counter(), self._stalled()
+                self._seen.append((perf_counter(), float(self.loader.stats.stalled_s)))
                 yield _augmented(batch), batch.texts
-
-    def _stalled(self) -> float:
-        return float(self.loader.stats.stalled_s)
 
     def close(self) -> None:
         """Close the loader."""
-        self.without_data = (self._stalled() - self._stalled_s) / (perf_counter() - self._began)
+        ended, stalled = self._seen[-1]
+        began, before = next(one for one in self._seen if one[0] >= ended - self._seconds)
+        self.without_data = (stalled - before) / max(ended - began, 1e-9)
         self._stream.close()  # type: ignore[attr-defined]
         self.loader.close()
         for note in self.loader.stats.notes:
@@ -187,16 +190,16 @@ def classic_stream(task: Task) -> Iterator[tuple[Tensor, list[str]]]:
         yield images, texts
 
 
-def streams(task: Task) -> dict[str, tuple[Callable[[], Any], int]]:
+def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], int]]:
     """Return, by row, what makes a stream, and the images to consume before the clock runs."""
 
     def ours(tier: Any, engine: Any = "torch") -> FromLoader:
         # On a CPU the processes augment: there is no device that could do it better.
         plan = plan_for(task, tier, engine if task.device == "cuda" else "cv")
-        return FromLoader(DeviceLoader(make_loader(plan, task.workers), task.device))
+        return FromLoader(DeviceLoader(make_loader(plan, task.workers), task.device), seconds)
 
     def device() -> FromLoader:
-        return FromLoader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers))
+        return FromLoader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers), seconds)
 
     def repeated() -> Stream:
         stream = ours("none")
@@ -224,7 +227,7 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
     base = 0.0
     with as_in_training(args.device):
         step = Step(model, args.device, fast=True)
-        for name, (make, warm_images) in streams(task).items():
+        for name, (make, warm_images) in streams(task, args.seconds).items():
             row = _row(model, name, model.batch_size, step, make(), args.seconds, warm_images)
             base = base or row["images_per_s"]
             yield row | {"of_step": round(row["images_per_s"] / base, 3)}

@@ -92,6 +92,39 @@ def test_where_they_cannot_the_gpu_is_asked_to_augment_and_then_to_decode(
     assert set(found.times.times) == {"augment (GPU)", "issue augment"}
 
 
+def test_where_decoding_is_dear_dali_is_asked_though_augmenting_alone_would_not_pay(
+    explored: Callable[..., Explored], tried: list[str]
+) -> None:
+    explored(replace(MANY, cores=8, stages=replace(MANY.stages, decode=5e-3)))
+    assert [name.split()[0] for name in tried] == ["augment", "dali", "compile"]
+
+
+def test_what_fed_the_step_may_be_too_slow_for_a_compiled_one(
+    explored: Callable[..., Explored], tried: list[str]
+) -> None:
+    explored(replace(MANY, cores=5))
+    assert [name.split()[0] for name in tried] == ["compile", "augment"]
+
+
+def test_a_compiler_that_fails_is_told(
+    explored: Callable[..., Explored], tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object) -> StageTimes:
+        raise torch.OutOfMemoryError("too large\nmore")
+
+    monkeypatch.setattr(module, "measure_gpu_augmentation", fails)
+    found = explored(replace(MANY, cores=2))
+    assert found.facts.stages.augment_gpu is None
+    assert "dataset.augment_on=gpu does not run here: too large" in found.notes
+
+
+def test_a_user_of_dali_is_not_told_that_it_does_nothing(explored: Callable[..., Explored], tried: list[str]) -> None:
+    """Its speed is known from the user's own run, also while another way to decode is imagined."""
+    facts = replace(MANY, dali={"cpu": 4_000.0}, stages=replace(MANY.stages, augment_gpu=1e-7))
+    found = explored(facts, current=replace(NOW, loader="dali", augment_on="gpu"))
+    assert found.facts.dali["cpu"] == 4_000.0
+
+
 def test_what_there_is_no_time_for_is_told(explored: Callable[..., Explored], tried: list[str]) -> None:
     found = explored(MANY, seconds=10.0)
     assert tried == []

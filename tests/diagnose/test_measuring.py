@@ -195,3 +195,16 @@ def test_a_plan_that_does_not_hold_is_not_kept_for_the_auto_loader(
     found = diagnose(spec_of("train.num_epochs=50"), lambda line: None, source=whole, seconds=2)
     assert any("the plan was taken back: tried, it made 1 images/s" in note for note in found.notes)
     assert found.plan.best.settings == found.plan.current.settings == found.auto.best.settings
+
+
+def test_a_cold_trial_is_no_faster_than_the_disk(
+    spec_of: Callable[..., Spec],
+    captchas: Path,
+    tmp_path: Path,
+    undisturbed: Callable[[Callable[[], bool]], bool],
+) -> None:
+    """What workers made ahead before the clock ran must not count as made while it ran."""
+    disk = SlowDisk(Subset(open_source(SourceSpec(path=str(captchas))), range(208)), 0.02, tmp_path / "flags.npy")
+    spec = spec_of("dataset.workers=4", "dataset.batch_size=16")
+    some = take_sample(spec, disk, lambda line: None)
+    assert undisturbed(lambda: run_trial(spec, some, 0.5, 0.1, cold=True).mean < 1.3 * 4 / 0.02)

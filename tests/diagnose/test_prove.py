@@ -14,6 +14,8 @@ from inkmill.diagnose.prove import prove
 from inkmill.diagnose.windows import Interval, exactly
 from inkmill.errors import ConfigError
 
+OutOfMemoryError = pytest.importorskip("torch").OutOfMemoryError
+
 FEW_CORES = Facts(
     Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=100e-6, other=5e-6, kept=1e-6, augment_gpu=1e-6),
     (Step(256, "fp32", False, True, 1e-5, 1e-6), Step(512, "bf16", False, True, 5e-6, 1e-6)),
@@ -51,6 +53,21 @@ def test_where_nothing_runs_the_settings_stay() -> None:
     assert found.plan.best is found.plan.current
     assert found.measured == exactly(5000.0)
     assert len(found.notes) == len(set(found.notes)) > 1
+
+
+def test_a_step_that_is_too_large_is_not_tried_with_other_pictures() -> None:
+    tried: list[int] = []
+
+    def trial(plan: Plan) -> Interval:
+        tried.append(plan.best.settings.batch_size)
+        if plan.best.settings.batch_size == 512:
+            raise OutOfMemoryError("too large")
+        return exactly(plan.best.images_per_s)
+
+    many = replace(FEW_CORES, cores=64, dali={})
+    found = prove(NOW, many, exactly(5000.0), trial)
+    assert tried == [512, 256]
+    assert found.plan.best.settings.batch_size == 256
 
 
 def test_a_plan_that_is_not_faster_is_taken_back() -> None:

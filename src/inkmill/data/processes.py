@@ -39,17 +39,27 @@ def light_start(needs_main: bool) -> Iterator[None]:
     main: dict[str, Any] = vars(sys.modules["__main__"])
     names: list[str] = [] if needs_main else [name for name in ("__spec__", "__file__") if name in main]
     hidden: dict[str, Any] = {name: main[name] for name in names}
-    main.update(dict.fromkeys(names))
-    mask = None
-    if hasattr(signal, "pthread_sigmask"):  # inherited by the processes, until they ignore both themselves
-        resource_tracker.ensure_running()  # multiprocessing's own, with whose start it would unblock both again
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    with _signals_blocked():
+        main.update(dict.fromkeys(names))
+        try:
+            yield
+        finally:
+            main.update(hidden)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Processes inherit it, until they ignore both signals themselves."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
+        resource_tracker.ensure_running()  # multiprocessing's own, with whose start it unblocks both
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         yield
     finally:
-        main.update(hidden)
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def in_order(
@@ -74,6 +84,7 @@ def in_order(
     memory = shared.allocate(len(handed))
     memory.buffer[: len(handed)] = handed
     pool = ProcessPoolExecutor(workers, context, _begin, (memory, len(handed)))
+    del handed
     running: deque[Future[T]] = deque()
     try:
         for task in tasks:

@@ -17,7 +17,7 @@ from inkmill.data.dali import has_dali
 from inkmill.data.loaders import LoadPlan
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.look_around import measure_dali
-from inkmill.diagnose.plan import WORTH, Plan, make_plan
+from inkmill.diagnose.plan import WORTH, make_plan
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
 from inkmill.diagnose.steps import COMPILE_S, StepTrials, compiled_at_best
@@ -89,55 +89,63 @@ class _Exploration:
         self.steps = StepTrials(spec, sampled, until)
         self.times = StageTimes({}, 0.0)
         self.notes: list[str] = []
+        self.tried: set[str] = set()
 
     def run(self) -> Explored:
         self.steps.try_cheap(self.facts.steps[0])
         self._take_steps()
-        scale = _COMPILERS / min(_COMPILERS, cores())
-        self._dear("dataset.augment_on=gpu", AUGMENT_S, self._with_free_augmentation(), self._augment_on_gpu)
-        self._dear("dataset.loader=dali", DALI_S, self._with_endless_dali(), self._dali)
-        self._dear("train.compile=true", COMPILE_S * scale, self._with_fast_compiled(), self._compile)
-        notes = (*self.steps.notes, *self.notes)
-        return Explored(self.facts, self.times, bool(self.steps.steps), notes, self.steps.compiled)
+        compile_s = COMPILE_S * _COMPILERS / min(_COMPILERS, cores())
+        for _ in range(2):  # a compiled step may be too fast for what fed the other
+            self._dear("dataset.augment_on=gpu", AUGMENT_S, self._with_free_augmentation(), self._augment_on_gpu)
+            self._dear("dataset.loader=dali", DALI_S, self._with_endless_dali(self.facts), self._dali)
+            self._dear("train.compile=true", compile_s, self._with_fast_compiled(), self._compile)
+        notes = dict.fromkeys((*self.steps.notes, *self.notes))
+        return Explored(self.facts, self.times, bool(self.steps.steps), tuple(notes), self.steps.compiled)
 
     def _dear(self, name: str, seconds: float, imagined: Facts | None, work: Callable[[], None]) -> None:
-        """Do what takes so many seconds, where it could change the plan and there is time."""
-        if imagined is None or not could_gain(self.current, self.facts, imagined):
+        """Do once what takes so many seconds, where it could change the plan and there is time."""
+        if name in self.tried or imagined is None or not could_gain(self.current, self.facts, imagined):
             return
         if monotonic() + seconds > self.until:
             self.notes.append(f"{name} was not tried: it takes longer than the time that was left (see --seconds)")
             return
+        self.tried.add(name)
         work()
-
-    def _best(self, facts: Facts) -> Plan:
-        return make_plan(self.current, facts)
 
     def _take_steps(self) -> None:
         self.facts = replace(self.facts, steps=(self.facts.steps[0], *self.steps.steps))
 
     def _with_free_augmentation(self) -> Facts | None:
+        """With DALI at its best too, for it needs a GPU that augments."""
         cannot = self.plan.numbers is None or self.plan.pipeline is not None or self.plan.fit.mode == "height"
         if cannot or self.facts.stages.augment_gpu is not None:
             return None
-        return replace(self.facts, stages=replace(self.facts.stages, augment_gpu=0.0))
+        free = replace(self.facts, stages=replace(self.facts.stages, augment_gpu=0.0))
+        return self._with_endless_dali(free) or free
 
     def _augment_on_gpu(self) -> None:
         imagined = self._with_free_augmentation()
         assert imagined is not None
-        size = self._best(imagined).best.settings.batch_size  # compiled for each: so the trial need not compile again
-        self.times = measure_gpu_augmentation(self.plan, self.device, size, _WINDOWS_S)
+        # A pass is compiled for each size of batch: for the plan's, so that its trial need not compile again.
+        size = make_plan(self.current, imagined).best.settings.batch_size
+        try:
+            self.times = measure_gpu_augmentation(self.plan, self.device, size, _WINDOWS_S)
+        except Exception as error:  # a compiler's errors share no base, and none is worth what was measured
+            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self.notes.append(f"dataset.augment_on=gpu does not run here: {line}")
+            return
         found = {name: time.mean for name, time in self.times.times.items()}
         stages = replace(
             self.facts.stages, augment_gpu=found.get("augment (GPU)"), augment_host=found.get("issue augment", 0.0)
         )
         self.facts = replace(self.facts, stages=stages)
 
-    def _with_endless_dali(self) -> Facts | None:
-        return replace(self.facts, dali={"mixed": float("inf")}) if has_dali() else None
+    def _with_endless_dali(self, facts: Facts) -> Facts | None:
+        return replace(facts, dali={**facts.dali, "mixed": float("inf")}) if has_dali() else None
 
     def _dali(self) -> None:
         found, notes = measure_dali(self.plan, self.device, _WINDOWS_S)
-        self.facts = replace(self.facts, dali=found)
+        self.facts = replace(self.facts, dali={**self.facts.dali, **found})
         self.notes += notes
 
     def _with_fast_compiled(self) -> Facts | None:

@@ -209,9 +209,8 @@ class _Test:
         return found
 
     def _cold(self) -> tuple[float, float, float]:
-        if not drop(self.loader.plan.source, self.rows).cold:  # workers have them mapped
-            self.loader.release()
-            drop(self.loader.plan.source, self.rows)
+        self.loader.release()  # workers have the files mapped, and may be reading ahead
+        drop(self.loader.plan.source, self.rows)
         found = self._warm()
         read_all(self.loader.plan.source, self.rows)
         return found

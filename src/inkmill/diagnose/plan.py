@@ -66,9 +66,8 @@ def make_plan(current: Settings, facts: Facts, refused: Collection[Settings] = (
     kinds = {replace(one, workers=0) for one in refused}
     able = (one for one in candidates(current, facts) if replace(one, workers=0) not in kinds)
     predictions = [predict(one, facts) for one in able]
-    best = _simplest(predictions, current) if predictions else now
-    if best.of_run < now.of_run * (1 + WORTH):
-        best = now
+    faster = [one for one in predictions if one.of_run > now.of_run * (1 + WORTH)]
+    best = _simplest(faster, current) if faster else now
     change, gain = _one_change(current, now, best, predictions, facts)
     step_gain = step_of(current, facts).seconds / step_of(best.settings, facts).seconds
     return Plan(best, now, _why(best, now, facts), _best_of_kinds(predictions, best), change, gain, step_gain)

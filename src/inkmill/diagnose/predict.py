@@ -18,7 +18,6 @@ from inkmill.diagnose.facts import Facts, Settings, Step
 
 _SHARPNESS = 8
 _MOST_THREADS = 4  # more wait for the interpreter's lock
-_DALI_READERS = 2  # who reads for it; more would not make it faster where reading does not wait
 
 Limits = dict[str, float]
 """Seconds an image that each thing needs; the largest is the limit."""
@@ -67,6 +66,8 @@ def step_of(settings: Settings, facts: Facts) -> Step:
 
 def _seconds(limits: Limits) -> float:
     longest = max(limits.values())
+    if math.isinf(longest):
+        return longest
     return longest * math.pow(sum((one / longest) ** _SHARPNESS for one in limits.values()), 1 / _SHARPNESS)
 
 
@@ -79,7 +80,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     if settings.loader == "dali" and kept < 1:
         rate = facts.dali.get(settings.decode_on, 0.0)
         alone = 1 / rate if rate else float("inf")
-        reading = (stages.wait if cold else 0.0) / _DALI_READERS
+        reading = (stages.wait if cold else 0.0) / _dali_readers(facts.cores)
         # Measured with all cores for itself: of those that the training process takes nothing is left for DALI.
         return {"step": device, "host": host, "dali": alone + host / _cores(facts), "workers": reading}
     augment = stages.draw + (0.0 if on_gpu else stages.augment)
@@ -99,6 +100,11 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
         "cores": (each + host) / _cores(facts),
         **({"host": host} if facts.on_gpu else {}),
     }
+
+
+def _dali_readers(cores: int) -> int:
+    """Return who reads for DALI at a time, see DaliLoader: some processes, or two threads."""
+    return min(cores // 4, 3) or 2
 
 
 def _cores(facts: Facts) -> float:

@@ -12,6 +12,8 @@ from inkmill.diagnose.plan import Plan, make_plan, words_of
 from inkmill.diagnose.windows import Interval
 from inkmill.errors import InkmillError
 
+_MOST_REFUSED = 3  # plans that do not run; each trial takes seconds
+
 
 @dataclass(frozen=True)
 class Proved:
@@ -43,12 +45,15 @@ def prove(current: Settings, facts: Facts, now: Interval, trial: Callable[[Plan]
     notes: list[str] = []
     while True:
         plan, auto = _plans(current, facts, refused)
-        if refused and plan.best is plan.current:
+        if refused and (plan.best is plan.current or len(refused) == _MOST_REFUSED):
+            plan = replace(plan, best=plan.current, change={}, change_gain=1.0)
             return Proved(replace(plan, why="nothing better runs here"), auto, now, tuple(notes))
         try:
             measured = trial(plan)
         except (InkmillError, torch.OutOfMemoryError) as error:
             refused.append(plan.best.settings)
+            if isinstance(error, torch.OutOfMemoryError):  # with pictures from elsewhere the step is no smaller
+                facts = _without_step(facts, plan.best.settings)
             notes.append(f"{words_of(plan.best.settings.overrides(current)) or 'this'} does not run here: {error}")
             continue
         if plan.best is not plan.current and measured.high < now.mean:
@@ -65,6 +70,13 @@ def unproved(current: Settings, facts: Facts, now: Interval, why: str, notes: li
     plans = _plans(current, facts, [])
     plan, auto = (replace(one, best=one.current, why=why, change={}, change_gain=1.0) for one in plans)
     return Proved(plan, auto, now, tuple(notes))
+
+
+def _without_step(facts: Facts, settings: Settings) -> Facts:
+    users, *others = facts.steps
+    return replace(
+        facts, steps=(users, *(step for step in others if replace(settings, **settings.with_step(step)) != settings))
+    )
 
 
 def _plans(current: Settings, facts: Facts, refused: list[Settings]) -> tuple[Plan, Plan]:

@@ -247,14 +247,18 @@ class _Run:
             disk_left=places["disk"],
             gpu_left=places.get("gpu", 0),
             efficiency=efficiency,
+            dali={current.decode_on: test.images_per_s} if current.loader == "dali" else {},  # at least that
             pipeline=plan.pipeline is not None,
             page_cached=len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0),
         )
         return facts, current
 
     def _explore(self, rig: Rig, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
-        if not facts.on_gpu or self.seconds < _THOROUGH_S:
+        if not facts.on_gpu:
             return Explored(facts, StageTimes({}, 0.0))
+        if self.seconds < _THOROUGH_S:
+            note = f"other ways to do the step, to augment and to load were not tried: that takes {_THOROUGH_S:.0f} s"
+            return Explored(facts, StageTimes({}, 0.0), notes=(f"{note} or more (--seconds)",))
         self.say("trying other ways to train")
         until = self.began + _EXPLORE_UNTIL * self.seconds
         return explore(self.spec, sampled, rig.plan, rig.device, current, facts, until)

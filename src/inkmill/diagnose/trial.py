@@ -56,7 +56,8 @@ def run_trial(
         spec: the settings.
         sampled: stands for the whole set.
         seconds, warm_s: see above.
-        cold: read from the disk in every epoch, as a set does that is larger than the page cache.
+        cold: read from the disk in every epoch, as a set does that is larger than the page cache; left out where an
+            epoch of the sample has fewer batches than are made at a time.
         loop: see Rig.
 
     Raises:
@@ -65,7 +66,7 @@ def run_trial(
     rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
     try:
         with open_warm(rig, warm_s) as loader:
-            cold = cold and spec.dataset.keep == "none"
+            cold = cold and spec.dataset.keep == "none" and len(loader) > _makers(loader)
             window = (_cold_window if cold else _window)(rig, loader, seconds / 8)
             return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
     finally:
@@ -82,31 +83,38 @@ def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], floa
 
 
 def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
-    """Each window is a part of an epoch whose files were dropped before it."""
-    epochs = count(1000, 2)
+    """Each window is a part of an epoch whose files were dropped before it.
+
+    Makers that start together finish together. So the clock runs from one batch to that which the same maker may have
+    made some rounds later: over another number of batches it would count some that were ready when it started.
+    """
+    epochs, makers = count(1000, 2), _makers(loader)
 
     def window() -> float:
         source = loader.plan.source
-        if not drop(source, range(len(source))).cold:  # workers have them mapped
-            loader.release()
-            drop(source, range(len(source)))
+        loader.release()  # workers have the files mapped, and may be reading ahead
+        drop(source, range(len(source)))
         loader.set_epoch(next(epochs))
         batches = iter(loader)
-        for _ in range(min(rig.spec.dataset.workers + 1, len(loader) // 2)):
+        for _ in range(1 + (len(loader) - 1) % makers):
             rig.step(next(batches))
         rig.settle()
-        return _speed(rig, batches, seconds)
+        return _speed(rig, batches, seconds, makers)
 
     return window
 
 
-def _speed(rig: Rig, batches: Iterator[Batch], seconds: float) -> float:
-    """Return images a second of training on batches for a while, or until they end."""
+def _makers(loader: DeviceLoader) -> int:
+    return max(1, loader.loader.makers)
+
+
+def _speed(rig: Rig, batches: Iterator[Batch], seconds: float, at_a_time: int = 1) -> float:
+    """Return images a second of training on batches, so many at a time, for a while, or until they end."""
     began, images = perf_counter(), 0
-    for batch in batches:
+    for number, batch in enumerate(batches, 1):
         rig.step(batch)
         images += len(batch)
-        if perf_counter() - began > seconds:
+        if number % at_a_time == 0 and perf_counter() - began > seconds:
             break
     rig.settle()
     return images / (perf_counter() - began)

@@ -140,3 +140,15 @@ def test_processes_close_their_files_between_tasks_and_go_on() -> None:
         assert [answer.content for answer in pool.answers((0, number) for number in range(20, 30))] == [*range(20, 30)]
     finally:
         pool.close()
+
+
+def test_going_on_after_a_release_is_an_error_and_no_wait_for_ever() -> None:
+    pool = Pool(Marks(np.arange(100), shared.allocate(100)), 2)
+    try:
+        answers = pool.answers((0, number) for number in range(10, 90))
+        next(answers)
+        pool.release()
+        with pytest.raises(RuntimeError, match="released"):
+            next(answers)
+    finally:
+        pool.close()

@@ -28,6 +28,7 @@ from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.stages import add
 from inkmill.data.sample import Batch
 from inkmill.data.sources.base import identity_of
+from inkmill.data.sources.combine import release
 from inkmill.errors import DataError
 
 STATE_VERSION = 2
@@ -221,6 +222,7 @@ class Loader(ABC):
     def release(self) -> None:
         """Close the data's files, wherever they are open, which ends an iteration; the next one opens them again."""
         self.close()
+        release(self.plan.source)
 
     def close(self) -> None:
         """Give back processes, threads and memory; iterating again takes them again."""

@@ -95,6 +95,7 @@ class Pool:
         if not self._workers:
             self._start()
         self._run.value += 1  # tasks left from a run that ended early are answered at once and forgotten
+        run = self._run.value
         for worker in self._workers:
             busy = {slot for slot, _ in worker.tasks}
             worker.free = [slot for slot in range(_SLOTS) if slot not in busy]
@@ -106,6 +107,8 @@ class Pool:
                 continue
             worker, slot = place = asked.popleft()
             yield ready.pop(place)
+            if self._run.value != run:
+                raise RuntimeError("these answers ended: the pool was released, closed, or asked anew meanwhile")
             worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
 
     def release(self) -> None:
@@ -170,9 +173,12 @@ class Pool:
         for connection in wait(list(by_connection)):
             worker = by_connection[connection]  # type: ignore[index]
             try:
-                slot, run, kind, content = worker.connection.recv()
+                message = worker.connection.recv()
             except (EOFError, OSError):
                 self._died(worker)
+            if message is None:  # of a release that was interrupted
+                continue
+            slot, run, kind, content = message
             _, task = worker.tasks.pop(0)
             if run == self._run.value:
                 ready[worker, slot] = self._answer(worker, slot, task, kind, content)
@@ -199,6 +205,7 @@ class Pool:
 
     def close(self) -> None:
         """End the processes and give their memory back; another task starts new ones."""
+        self._run.value += 1
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = None

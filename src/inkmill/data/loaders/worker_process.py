@@ -7,6 +7,7 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.heap import Arena
 from multiprocessing.reduction import ForkingPickler
@@ -106,23 +107,39 @@ def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena
     if hasattr(os, "nice"):
         os.nice(_NICE)
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
-    try:
-        job = put_together(connection.recv_bytes(), shares)
+    with suppress(_PoolGoneError):
+        job = put_together(_received(connection.recv_bytes), shares)
         do, size = job.open(), job.slot_bytes
         everything = np.frombuffer(memory.buffer, np.uint8)
         while True:
-            asked = connection.recv()
+            asked = _received(connection.recv)
             if asked is None:
                 job.release()
-                connection.send(None)
+                _send(connection, None)
                 continue
             slot, run, task = asked
             if run != run_now.value:
-                connection.send((slot, run, "stale", None))
+                _send(connection, (slot, run, "stale", None))
                 continue
-            connection.send((slot, run, *_answer(do, task, everything[slot * size : (slot + 1) * size])))
+            _send(connection, (slot, run, *_answer(do, task, everything[slot * size : (slot + 1) * size])))
+
+
+class _PoolGoneError(Exception):
+    """The pool's process has ended."""
+
+
+def _received(receive: Callable[[], Any]) -> Any:
+    try:
+        return receive()
     except (EOFError, ConnectionError):
-        return  # the pool's process is gone
+        raise _PoolGoneError from None
+
+
+def _send(connection: Connection, answer: Any) -> None:
+    try:
+        connection.send(answer)
+    except ConnectionError:
+        raise _PoolGoneError from None
 
 
 def _answer(do: Do, task: Task, memory: NDArray[np.uint8]) -> tuple[str, Any]:

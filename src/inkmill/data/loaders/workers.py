@@ -99,6 +99,7 @@ class WorkerLoader(Loader):
         """See Loader.release; the workers live on."""
         self._answers = self._ends_at = None
         self._pool.release()
+        release(self.plan.source)
 
     def close(self) -> None:
         """End the workers and give their memory back."""
