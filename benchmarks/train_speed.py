@@ -16,9 +16,9 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
 
 `of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. `without data`
 is the share of that time in which the GPU had nothing to do for want of a batch; what `of step` lacks beyond that was
-lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over
-it. On one H200 with 16 cores it takes seven minutes, two of them compilation. `--smoke` runs everything once on small
-models and a CPU: a test, not a measurement.
+lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over it. On one H200
+with 16 cores it takes seven minutes, two of them compilation. `--smoke` runs everything once on small models and a CPU:
+a test, not a measurement.
 """
 
 from __future__ import annotations
@@ -169,13 +169,14 @@ class FromLoader:
 
     def close(self) -> None:
         """Close the loader."""
-        ended, stalled = self._seen[-1]
-        began, before = next(one for one in self._seen if one[0] >= ended - self._seconds)
-        self.without_data = (stalled - before) / max(ended - began, 1e-9)
         self._stream.close()  # type: ignore[attr-defined]
         self.loader.close()
         for note in self.loader.stats.notes:
             print(note, file=sys.stderr)
+        if self._seen:  # else it broke before the first batch, which is being told
+            ended, stalled = self._seen[-1]
+            began, before = next(one for one in self._seen if one[0] >= ended - self._seconds)
+            self.without_data = (stalled - before) / max(ended - began, 1e-9)
 
 
 def _augmented(batch: Batch) -> Tensor:

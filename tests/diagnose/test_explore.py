@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from inkmill.diagnose import explore as module  # noqa: E402
-from inkmill.diagnose.explore import Explored, could_gain, explore  # noqa: E402
+from inkmill.diagnose.explore import Exploration, Explored, could_gain  # noqa: E402
 from inkmill.diagnose.facts import Facts, Settings, Stages, Step  # noqa: E402
 from inkmill.diagnose.stages import StageTimes  # noqa: E402
-from inkmill.diagnose.steps import StepTrials, compiled_at_best  # noqa: E402
+from inkmill.diagnose.steps import StepTrials, step_to_compile  # noqa: E402
 from inkmill.diagnose.windows import exactly  # noqa: E402
 
 USERS = Step(192, "fp32", False, True, 1 / 5_000, 1 / 20_000)
@@ -42,7 +42,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def compiled(self: StepTrials, step: Step) -> None:
         names.append("compile")
-        self.steps.append(replace(step, compile=True, seconds=step.seconds / 1.2))
+        self.steps.append(replace(step, compile=True, seconds=FAST.seconds / 1.2))
 
     def augment(*given: Any) -> StageTimes:
         names.append(f"augment {given[2]}")
@@ -67,7 +67,8 @@ def explored(tried: list[str]) -> Callable[..., Explored]:
 
     def run(facts: Facts, seconds: float = 60.0, current: Settings = NOW) -> Explored:
         device = torch.device("cpu")
-        return explore(None, None, plan, device, current, facts, monotonic() + seconds)  # type: ignore[arg-type]
+        until = monotonic() + seconds
+        return Exploration(None, None, plan, device, current, facts, until).run()  # type: ignore[arg-type]
 
     return run
 
@@ -147,6 +148,5 @@ def test_imagination_counts_only_where_it_changes_the_plan() -> None:
 
 
 def test_the_step_to_compile_is_the_fastest_and_one_is_enough() -> None:
-    assert compiled_at_best((USERS, FAST)) is FAST
-    done = replace(USERS, compile=True)
-    assert compiled_at_best((USERS, FAST, done)) is done
+    assert step_to_compile((USERS, FAST)) is FAST
+    assert step_to_compile((USERS, FAST, replace(USERS, compile=True))) is None

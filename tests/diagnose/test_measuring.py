@@ -208,3 +208,15 @@ def test_a_cold_trial_is_no_faster_than_the_disk(
     spec = spec_of("dataset.workers=4", "dataset.batch_size=16")
     some = take_sample(spec, disk, lambda line: None)
     assert undisturbed(lambda: run_trial(spec, some, 0.5, 0.1, cold=True).mean < 1.3 * 4 / 0.02)
+
+
+def test_a_sample_of_too_few_batches_for_a_cold_trial_is_told(
+    spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path
+) -> None:
+    disk = SlowDisk(Subset(open_source(SourceSpec(path=str(captchas))), range(32)), 1e-3, tmp_path / "flags.npy")
+    spec, told = spec_of("dataset.workers=2", "dataset.batch_size=16"), list[str]()
+    some = take_sample(spec, disk, lambda line: None)
+    assert run_trial(spec, some, 0.2, 0.1, cold=True, tell=told.append).mean > 0
+    assert told == [
+        "the trial read from memory, not from the disk: the sample has 2 batches of 16, and 2 are made at a time"
+    ]

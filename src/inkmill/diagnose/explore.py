@@ -20,7 +20,7 @@ from inkmill.diagnose.look_around import measure_dali
 from inkmill.diagnose.plan import WORTH, make_plan
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
-from inkmill.diagnose.steps import COMPILE_S, StepTrials, compiled_at_best
+from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
 from inkmill.machine import cores
 from inkmill.training.loop import TrainingLoop
 
@@ -52,10 +52,13 @@ class Explored:
     compiled: TrainingLoop | None = None
 
 
-def explore(
-    spec: Spec, sampled: Sampled, plan: LoadPlan, device: torch.device, current: Settings, facts: Facts, until: float
-) -> Explored:
-    """Try other ways on a GPU.
+def could_gain(current: Settings, facts: Facts, imagined: Facts) -> bool:
+    """Return whether the plan would be faster, by more than counts, if the facts were those imagined."""
+    return make_plan(current, imagined).best.of_run > make_plan(current, facts).best.of_run * (1 + WORTH)
+
+
+class Exploration:
+    """Tries other ways on a GPU.
 
     Args:
         spec: the resolved spec.
@@ -66,15 +69,7 @@ def explore(
         facts: what is known.
         until: `time.monotonic` when nothing new may begin.
     """
-    return _Exploration(spec, sampled, plan, device, current, facts, until).run()
 
-
-def could_gain(current: Settings, facts: Facts, imagined: Facts) -> bool:
-    """Return whether the plan would be faster, by more than counts, if the facts were those imagined."""
-    return make_plan(current, imagined).best.of_run > make_plan(current, facts).best.of_run * (1 + WORTH)
-
-
-class _Exploration:
     def __init__(
         self,
         spec: Spec,
@@ -92,6 +87,7 @@ class _Exploration:
         self.tried: set[str] = set()
 
     def run(self) -> Explored:
+        """Try what is worth it."""
         self.steps.try_cheap(self.facts.steps[0])
         self._take_steps()
         compile_s = COMPILE_S * _COMPILERS / min(_COMPILERS, cores())
@@ -102,7 +98,7 @@ class _Exploration:
         notes = dict.fromkeys((*self.steps.notes, *self.notes))
         return Explored(self.facts, self.times, bool(self.steps.steps), tuple(notes), self.steps.compiled)
 
-    def _dear(self, name: str, seconds: float, imagined: Facts | None, work: Callable[[], None]) -> None:
+    def _dear(self, name: str, seconds: float, imagined: Facts | None, work: Callable[[Facts], None]) -> None:
         """Do once what takes so many seconds, where it could change the plan and there is time."""
         if name in self.tried or imagined is None or not could_gain(self.current, self.facts, imagined):
             return
@@ -110,7 +106,7 @@ class _Exploration:
             self.notes.append(f"{name} was not tried: it takes longer than the time that was left (see --seconds)")
             return
         self.tried.add(name)
-        work()
+        work(imagined)
 
     def _take_steps(self) -> None:
         self.facts = replace(self.facts, steps=(self.facts.steps[0], *self.steps.steps))
@@ -123,9 +119,7 @@ class _Exploration:
         free = replace(self.facts, stages=replace(self.facts.stages, augment_gpu=0.0))
         return self._with_endless_dali(free) or free
 
-    def _augment_on_gpu(self) -> None:
-        imagined = self._with_free_augmentation()
-        assert imagined is not None
+    def _augment_on_gpu(self, imagined: Facts) -> None:
         # A pass is compiled for each size of batch: for the plan's, so that its trial need not compile again.
         size = make_plan(self.current, imagined).best.settings.batch_size
         try:
@@ -143,18 +137,18 @@ class _Exploration:
     def _with_endless_dali(self, facts: Facts) -> Facts | None:
         return replace(facts, dali={**facts.dali, "mixed": float("inf")}) if has_dali() else None
 
-    def _dali(self) -> None:
+    def _dali(self, imagined: Facts) -> None:
         found, notes = measure_dali(self.plan, self.device, _WINDOWS_S)
         self.facts = replace(self.facts, dali={**self.facts.dali, **found})
         self.notes += notes
 
     def _with_fast_compiled(self) -> Facts | None:
-        best = compiled_at_best(self.facts.steps)
-        if best.compile:
+        best = step_to_compile(self.facts.steps)
+        if best is None:
             return None
         fast = replace(best, compile=True, seconds=best.seconds / 2, host=best.host / 4)
         return replace(self.facts, steps=(*self.facts.steps, fast))
 
-    def _compile(self) -> None:
-        self.steps.try_compiled(compiled_at_best(self.facts.steps))
+    def _compile(self, imagined: Facts) -> None:
+        self.steps.try_compiled(imagined.steps[-1])  # the one imagined
         self._take_steps()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,8 +46,7 @@ def prove(current: Settings, facts: Facts, now: Interval, trial: Callable[[Plan]
     while True:
         plan, auto = _plans(current, facts, refused)
         if refused and (plan.best is plan.current or len(refused) == _MOST_REFUSED):
-            plan = replace(plan, best=plan.current, change={}, change_gain=1.0)
-            return Proved(replace(plan, why="nothing better runs here"), auto, now, tuple(notes))
+            return unproved(current, facts, now, "nothing better runs here", notes, refused)
         try:
             measured = trial(plan)
         except (InkmillError, torch.OutOfMemoryError) as error:
@@ -61,13 +60,15 @@ def prove(current: Settings, facts: Facts, now: Interval, trial: Callable[[Plan]
                 f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
                 f"and the settings as they are make {now.mean:,.0f}"
             )
-            return unproved(current, facts, now, "the settings as they are won", notes)
+            return unproved(current, facts, now, "the settings as they are won", notes, refused)
         return Proved(plan, auto, measured, tuple(notes))
 
 
-def unproved(current: Settings, facts: Facts, now: Interval, why: str, notes: list[str]) -> Proved:
+def unproved(
+    current: Settings, facts: Facts, now: Interval, why: str, notes: list[str], refused: Collection[Settings] = ()
+) -> Proved:
     """Return that the settings stay as they are, for dataset.loader=auto too."""
-    plans = _plans(current, facts, [])
+    plans = _plans(current, facts, refused)
     plan, auto = (replace(one, best=one.current, why=why, change={}, change_gain=1.0) for one in plans)
     return Proved(plan, auto, now, tuple(notes))
 
@@ -79,6 +80,6 @@ def _without_step(facts: Facts, settings: Settings) -> Facts:
     )
 
 
-def _plans(current: Settings, facts: Facts, refused: list[Settings]) -> tuple[Plan, Plan]:
+def _plans(current: Settings, facts: Facts, refused: Collection[Settings]) -> tuple[Plan, Plan]:
     of_step = replace(facts, steps=facts.steps[:1])
     return make_plan(current, facts, refused), make_plan(current, of_step, refused)

@@ -16,7 +16,7 @@ from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.sample import Source
 from inkmill.diagnose.cold import read_all
-from inkmill.diagnose.explore import Explored, explore
+from inkmill.diagnose.explore import Exploration, Explored
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
 from inkmill.diagnose.look_around import measure_efficiency, room
@@ -261,7 +261,7 @@ class _Run:
             return Explored(facts, StageTimes({}, 0.0), notes=(f"{note} or more (--seconds)",))
         self.say("trying other ways to train")
         until = self.began + _EXPLORE_UNTIL * self.seconds
-        return explore(self.spec, sampled, rig.plan, rig.device, current, facts, until)
+        return Exploration(self.spec, sampled, rig.plan, rig.device, current, facts, until).run()
 
     def _prove(self, sampled: Sampled, current: Settings, facts: Facts, test: FixedBatch) -> tuple[Proved, Interval]:
         """Make the plan and prove it; also return the speed as it is, measured as the plan's: cold, where it counts."""
@@ -281,7 +281,7 @@ class _Run:
             if not settings.compile:
                 self.compiled = None  # gives the GPU's memory back
             seconds, warm_s = min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds
-            return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled)
+            return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled, self.notes.append)
 
         return prove(current, facts, now, trial), now
 

@@ -41,10 +41,11 @@ def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) ->
     return _step(current, test.repeated.mean / size, (process_time() - began) / _CPU_STEPS / size)
 
 
-def compiled_at_best(steps: tuple[Step, ...]) -> Step:
-    """Return the step that would gain most from being compiled: the fastest; a compiled one, if there is any."""
-    compiled = [step for step in steps if step.compile]
-    return compiled[0] if compiled else min(steps, key=lambda step: max(step.seconds, step.host))
+def step_to_compile(steps: tuple[Step, ...]) -> Step | None:
+    """Return the fastest step, which would gain most from being compiled; None where one is already."""
+    if any(step.compile for step in steps):
+        return None
+    return min(steps, key=lambda step: max(step.seconds, step.host))
 
 
 class StepTrials:
@@ -108,6 +109,7 @@ class StepTrials:
 
     def _tried(self, best: Step, **changes: object) -> Step | None:
         if monotonic() > self.until:
+            self.notes.append("not all precisions and batch sizes were tried: the time was up (see --seconds)")
             return None
         settings: dict[str, Any] = {"batch_size": best.batch_size, "precision": best.precision}
         settings |= {"compile": best.compile, "channels_last": best.channels_last} | changes

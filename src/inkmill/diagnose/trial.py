@@ -49,6 +49,7 @@ def run_trial(
     warm_s: float,
     cold: bool = False,
     loop: TrainingLoop | None = None,
+    tell: Callable[[str], None] = print,
 ) -> Interval:
     """Train for about `seconds`, after at most `warm_s` of filling what is kept, and return the images a second.
 
@@ -59,6 +60,7 @@ def run_trial(
         cold: read from the disk in every epoch, as a set does that is larger than the page cache; left out where an
             epoch of the sample has fewer batches than are made at a time.
         loop: see Rig.
+        tell: gets a sentence where it was not cold after all.
 
     Raises:
         InkmillError: these settings cannot run here.
@@ -66,7 +68,13 @@ def run_trial(
     rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
     try:
         with open_warm(rig, warm_s) as loader:
-            cold = cold and spec.dataset.keep == "none" and len(loader) > _makers(loader)
+            cold = cold and spec.dataset.keep == "none"
+            if cold and len(loader) <= _makers(loader):
+                tell(
+                    f"the trial read from memory, not from the disk: the sample has {len(loader)} batches"
+                    f" of {spec.dataset.batch_size}, and {_makers(loader)} are made at a time"
+                )
+                cold = False
             window = (_cold_window if cold else _window)(rig, loader, seconds / 8)
             return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
     finally:
