@@ -144,10 +144,11 @@ def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
     reason = c.missing(task.device)
     if reason is not None:
         return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason, kind)
-    # Processes may have two batches each made ahead before the clock runs: these are warm-up too.
+    # Processes may have batches made ahead before the clock runs, ours four each: these are warm-up too.
     round_images = task.workers * task.batch_size
+    ahead = (4 if kind == OURS else 2) * round_images
     # Where pictures are kept, the first pass fills the store: it is warm-up.
-    warm_images = max(2 * round_images, len(task.source) if c.keep != "none" else 2 * task.batch_size)
+    warm_images = max(ahead, len(task.source) if c.keep != "none" else 2 * task.batch_size)
     stream = c.stream(task)
     try:
         result = measure(stream, seconds, warm_images, round_images)

@@ -83,8 +83,10 @@ def run_trial(
 
 def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
     """Windows follow each other without a pause, so nothing is made between them."""
-    batches = for_ever(loader)
-    for _ in range(max(_WARM_STEPS, 2 * rig.spec.dataset.workers)):
+    for _, batch in zip(range(_WARM_STEPS), for_ever(loader), strict=False):
+        rig.step(batch)
+    batches = for_ever(loader)  # anew: what was made ahead while the first steps compiled must not count
+    for _ in range(max(1, 2 * rig.spec.dataset.workers)):
         rig.step(next(batches))
     rig.settle()
     return lambda: _speed(rig, batches, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.heap import Arena
 from pathlib import Path
@@ -102,6 +102,36 @@ def test_workers_are_handed_nothing_large_as_they_start() -> None:
     finally:
         pool.close()
     assert bytes(job.marked.buffer[:10]) == b"\7" * 10
+
+
+def test_each_batch_taken_has_one_more_made_and_not_all_workers_start_at_once() -> None:
+    """Workers that pause and start together leave no core to the training process while they work."""
+    job = Marks(np.arange(100), shared.allocate(100))
+    pool = Pool(job, 2)
+    asked = 0
+
+    def tasks() -> Iterator[tuple[int, int]]:
+        nonlocal asked
+        for asked in range(1, 101):
+            yield (0, asked - 1)
+
+    def asked_when_all_is_done() -> int:
+        patience = time.monotonic() + 20
+        while sum(job.marked.buffer[:100]) < 7 * asked:
+            assert time.monotonic() < patience
+            time.sleep(0.001)
+        time.sleep(0.01)  # a task is marked just before its answer is sent
+        return asked
+
+    try:
+        answers = pool.answers(tasks())
+        counts = []
+        for _ in range(40):
+            next(answers)
+            counts.append(asked_when_all_is_done())
+    finally:
+        pool.close()
+    assert np.diff(counts[10:]).tolist() == [1] * 29, counts
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ consumer reads it. The memory has no name (see shared.py), so nothing is left be
 has its own pipe, because a queue's lock would stay locked when its holder is killed. Workers are started by "spawn": it
 works on every system, and beside threads and CUDA. They live until the pool is closed.
 
-A task is given to whoever has least to do, so that a slow core does fewer of them instead of holding up the rest.
+A task is given to whoever has least to do, so that a slow core does fewer of them instead of holding up the rest. Each
+answer taken makes room for one more, so workers that are faster than the consumer take turns: did they rest and start
+together, they would leave it no core while they work, and it is the one that a GPU waits for.
 """
 
 from __future__ import annotations
@@ -103,13 +105,14 @@ class Pool:
         ready: dict[_Place, Answer] = {}
         while self._ask(tasks, asked) or asked:
             if not asked or asked[0] not in ready:  # without any asked for, all are busy with what was left of a run
-                self._collect(ready)
+                self._collect(ready, self._workers)
                 continue
             worker, slot = place = asked.popleft()
             yield ready.pop(place)
             if self._run.value != run:
                 raise RuntimeError("these answers ended: the pool was released, closed, or asked anew meanwhile")
             worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
+            self._collect(ready, [w for w in self._workers if w.free and w.tasks], patience=0)
 
     def release(self) -> None:
         """Have the processes close their files, which ends an iteration; the next task opens them again."""
@@ -167,10 +170,10 @@ class Pool:
                 self._died(worker)
         return True
 
-    def _collect(self, ready: dict[_Place, Answer]) -> None:
-        """Wait for answers and take them; the end of a worker wakes this up as well."""
-        by_connection = {worker.connection: worker for worker in self._workers}
-        for connection in wait(list(by_connection)):
+    def _collect(self, ready: dict[_Place, Answer], workers: list[_Worker], patience: float | None = None) -> None:
+        """Wait for answers, and take one of each worker that has any; the end of a worker wakes this up as well."""
+        by_connection = {worker.connection: worker for worker in workers}
+        for connection in wait(list(by_connection), patience):
             worker = by_connection[connection]  # type: ignore[index]
             try:
                 message = worker.connection.recv()
