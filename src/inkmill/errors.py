@@ -74,3 +74,8 @@ class MissingExtraError(InkmillError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.package, self.extra, self.needed_for)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type where it says nothing: compilers report on pages."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

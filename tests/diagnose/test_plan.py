@@ -26,6 +26,7 @@ def facts(draw: Any, **fixed: Any) -> Facts:
         other=draw(cost),
         kept=draw(st.floats(0, 1e-6)),
         wait=draw(none_or_cost),
+        fetch=draw(none_or_cost),
         augment_gpu=draw(cost) if on_gpu else None,
     )
     values = {
@@ -151,6 +152,17 @@ def test_a_gpu_that_decodes_relieves_few_cores_when_nothing_can_be_kept() -> Non
 def test_workers_that_wait_for_the_disk_may_outnumber_the_cores() -> None:
     slow = replace(WORDS, cores=4, stages=replace(WORDS.stages, wait=2e-3))
     assert make_plan(replace(NOW, augment_on="gpu"), slow).best.settings.workers == 32
+
+
+def test_what_fetching_takes_of_the_cores_is_not_hidden_by_more_workers() -> None:
+    few = replace(WORDS, cores=2, dali={"cpu": 1e4}, stages=replace(WORDS.stages, augment=0.0, wait=1e-5))
+    fetching = replace(few, stages=replace(few.stages, fetch=78e-6))
+    for loader in ("workers", "dali"):
+        settings = replace(NOW, workers=32, augment_on="gpu", loader=loader)
+        waits, works = (predict(settings, some).images_per_s for some in (few, fetching))
+        cached = predict(settings, replace(fetching, page_cached=True)).images_per_s
+        assert works < 0.75 * waits, loader
+        assert cached >= waits
 
 
 def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:

@@ -45,6 +45,17 @@ def test_a_plan_that_does_not_run_makes_room_for_the_next_best() -> None:
     assert found.notes[0].endswith("does not run here: no DALI today")
 
 
+def test_an_error_of_any_kind_costs_the_plan_and_not_the_diagnosis() -> None:
+    def trial(plan: Plan) -> Interval:
+        if plan.best.settings.loader == "dali":
+            raise RuntimeError("a compiler's\npage\nof text")
+        return exactly(plan.best.images_per_s)
+
+    found = prove(NOW, FEW_CORES, exactly(5000.0), trial)
+    assert found.plan.best.settings.loader == "workers"
+    assert found.notes[0].endswith("does not run here: a compiler's")
+
+
 def test_where_nothing_runs_the_settings_stay() -> None:
     def trial(plan: Plan) -> Interval:
         raise ConfigError("not today")

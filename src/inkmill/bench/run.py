@@ -19,7 +19,7 @@ from inkmill.bench.peers import peers
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.sample import Source
 from inkmill.data.sources import Subset, open_source
-from inkmill.errors import ConfigError, MissingExtraError
+from inkmill.errors import ConfigError, MissingExtraError, first_line
 from inkmill.registry import suggest
 
 OURS, PEER = "inkmill", "peer"
@@ -153,7 +153,7 @@ def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
     try:
         result = measure(stream, seconds, warm_images, round_images)
     except Exception as error:  # one contestant's fall must not end the race, and is shown
-        reason = f"failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        reason = f"failed: {type(error).__name__}: {first_line(error)}"
         return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason[:300], kind, failed=True)
     finally:
         getattr(stream, "close", lambda: None)()

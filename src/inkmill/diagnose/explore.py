@@ -21,6 +21,7 @@ from inkmill.diagnose.plan import WORTH, make_plan
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
 from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
+from inkmill.errors import first_line
 from inkmill.machine import cores
 from inkmill.training.loop import TrainingLoop
 
@@ -125,8 +126,7 @@ class Exploration:
         try:
             self.times = measure_gpu_augmentation(self.plan, self.device, size, _WINDOWS_S)
         except Exception as error:  # a compiler's errors share no base, and none is worth what was measured
-            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            self.notes.append(f"dataset.augment_on=gpu does not run here: {line}")
+            self.notes.append(f"dataset.augment_on=gpu does not run here: {first_line(error)}")
             return
         found = {name: time.mean for name, time in self.times.times.items()}
         stages = replace(

@@ -15,7 +15,8 @@ class Stages:
 
     Attributes:
         read: from the page cache.
-        wait: what a read from the disk takes longer, waiting.
+        wait: what a read from the disk takes longer, waiting; the core is free for others meanwhile.
+        fetch: what it takes longer of the core.
         decode, fit: to the model's input.
         draw: the augmentation's numbers.
         augment: applying them with OpenCV.
@@ -33,6 +34,7 @@ class Stages:
     other: float = 0.0
     kept: float = 0.0
     wait: float = 0.0
+    fetch: float = 0.0
     augment_gpu: float | None = None
     augment_host: float = 0.0
 

@@ -171,7 +171,7 @@ def _why(best: Prediction, now: Prediction, facts: Facts) -> str:
     if settings.keep != "none" and "dataset.keep" in changes:
         share = facts.kept_share(settings.keep)
         part = "the set" if share == 1 else f"{share:.0%} of the set"
-        saved = facts.stages.fresh + facts.stages.wait - facts.stages.kept
+        saved = facts.stages.fresh + facts.stages.fetch + facts.stages.wait - facts.stages.kept
         reasons.append(
             f"{part} fits ({facts.kept_bytes * share / 2**30:.2g} GiB), which saves {saved * 1e6:,.0f} us an image"
         )

@@ -80,13 +80,15 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     if settings.loader == "dali" and kept < 1:
         rate = facts.dali.get(settings.decode_on, 0.0)
         alone = 1 / rate if rate else float("inf")
-        reading = (stages.wait if cold else 0.0) / _dali_readers(facts.cores)
-        # Measured with all cores for itself: of those that the training process takes nothing is left for DALI.
-        return {"step": device, "host": host, "dali": alone + host / _cores(facts), "workers": reading}
+        reading = (stages.wait + stages.fetch if cold else 0.0) / _dali_readers(facts.cores)
+        # Measured warm, with all cores for itself: what others, or fetching, take of those is lost to DALI.
+        others = host + (stages.fetch if cold else 0.0)
+        return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = stages.draw + (0.0 if on_gpu else stages.augment)
     if settings.keep == "gpu" and kept == 1:
         return {"step": device, "host": host + stages.draw}
-    work = (1 - kept) * stages.fresh + kept * stages.kept + augment + stages.other
+    fresh = stages.fresh + (stages.fetch if cold else 0.0)
+    work = (1 - kept) * fresh + kept * stages.kept + augment + stages.other
     wait = (1 - kept) * stages.wait if cold else 0.0
     if settings.workers == 0:
         own = work + wait + host

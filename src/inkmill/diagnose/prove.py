@@ -10,7 +10,7 @@ import torch
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.plan import Plan, make_plan, words_of
 from inkmill.diagnose.windows import Interval
-from inkmill.errors import InkmillError
+from inkmill.errors import first_line
 
 _MOST_REFUSED = 3  # plans that do not run; each trial takes seconds
 
@@ -49,11 +49,12 @@ def prove(current: Settings, facts: Facts, now: Interval, trial: Callable[[Plan]
             return unproved(current, facts, now, "nothing better runs here", notes, refused)
         try:
             measured = trial(plan)
-        except (InkmillError, torch.OutOfMemoryError) as error:
+        except Exception as error:  # a compiler's and DALI's errors share no base, and none is worth what was measured
             refused.append(plan.best.settings)
             if isinstance(error, torch.OutOfMemoryError):  # with pictures from elsewhere the step is no smaller
                 facts = _without_step(facts, plan.best.settings)
-            notes.append(f"{words_of(plan.best.settings.overrides(current)) or 'this'} does not run here: {error}")
+            words = words_of(plan.best.settings.overrides(current)) or "this"
+            notes.append(f"{words} does not run here: {first_line(error)}")
             continue
         if plan.best is not plan.current and measured.high < now.mean:
             notes.append(

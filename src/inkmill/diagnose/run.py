@@ -220,7 +220,7 @@ class _Run:
         self, rig: Rig, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
     ) -> tuple[Facts, Settings]:
         plan, fit = rig.plan, rig.plan.fit
-        stages = times.as_stages(storage.wait_s)
+        stages = times.as_stages(storage.wait_s, storage.fetch_s)
         if rig.device.type == "cuda" and stages.augment_gpu is None and plan.pipeline is None and fit.mode != "height":
             stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
         current = settings_of(self.spec, rig)

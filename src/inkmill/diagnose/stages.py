@@ -48,8 +48,8 @@ class StageTimes:
         """Return these and other stages."""
         return replace(self, times={**self.times, **other.times})
 
-    def as_stages(self, wait: float = 0.0) -> Stages:
-        """Return them as the plan takes them; `wait` as there."""
+    def as_stages(self, wait: float = 0.0, fetch: float = 0.0) -> Stages:
+        """Return them as the plan takes them; `wait` and `fetch` as there."""
         mean = {name: max(0.0, one.mean) for name, one in self.times.items()}
         gpu = mean.get("augment (GPU)")
         names = ("read", "decode", "fit", "draw", "augment", "kept")
@@ -57,6 +57,7 @@ class StageTimes:
             **{name: mean.get(name, 0.0) for name in names},
             other=mean["collate"],
             wait=wait,
+            fetch=fetch,
             augment_gpu=gpu,
             augment_host=mean.get("issue augment", 0.0),
         )

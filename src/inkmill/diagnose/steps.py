@@ -14,6 +14,7 @@ from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
+from inkmill.errors import first_line
 from inkmill.training.loop import TrainingLoop
 
 COMPILE_S = 35.0
@@ -146,8 +147,7 @@ class StepTrials:
         except Exception as error:  # a compiler's errors share no base, and none is worth what was measured
             if not spec.train.compile:
                 raise
-            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            self.notes.append(f"train.compile=true does not run here: {line}")
+            self.notes.append(f"train.compile=true does not run here: {first_line(error)}")
             return None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Storage:
         image_bytes: mean size of an encoded image.
         warm_s: a read from the page cache.
         cold_s: a read from the disk, alone; None where reading could not be made cold.
+        fetch_s: of the CPU, in a cold read more than in a warm one: the system's own work of fetching.
         at_a_time: how many cold reads at a time pay, up to 16.
         latency_s, bytes_per_s: the model's two numbers; None where the sizes differ too little to tell.
         small_files: the samples are files of their own.
@@ -68,6 +69,7 @@ class Storage:
     image_bytes: float
     warm_s: float
     cold_s: float | None = None
+    fetch_s: float = 0.0
     at_a_time: float = 1.0
     latency_s: float | None = None
     bytes_per_s: float | None = None
@@ -77,8 +79,8 @@ class Storage:
 
     @property
     def wait_s(self) -> float:
-        """What a cold read takes longer than a warm one."""
-        return 0.0 if self.cold_s is None else max(0.0, self.cold_s - self.warm_s)
+        """What a cold read waits, while its core is free for others."""
+        return 0.0 if self.cold_s is None else max(0.0, self.cold_s - self.warm_s - self.fetch_s)
 
     @property
     def gain(self) -> float | None:
@@ -101,20 +103,21 @@ def measure_storage(source: Source, scratch: Path, seconds: float) -> Storage:
     """
     kind, small = disk_kind(source), _small_files(source)
     rows = list(range(min(len(source), 4 * _SHARD_SAMPLES)))
-    _, _, seen = _read(source, rows, seconds / 8)
-    warm, _, _ = _read(source, seen, seconds / 8)
+    seen = _read(source, rows, seconds / 8).rows
+    warm = _read(source, seen, seconds / 8)
     sizes = float(np.mean(_bytes_of(source, seen)))
     dropped = drop(source, rows)
     if not dropped.cold:
-        return Storage(kind, sizes, warm, small_files=small, notes=(f"no cold reads: {dropped.why_not}",))
-    cold, times, read = _read(source, rows, seconds / 4)
-    latency, bandwidth = line_of(_bytes_of(source, read), times)
-    at_a_time, more = _concurrency(source, rows[len(read) :], cold, seconds / 4)
+        return Storage(kind, sizes, warm.mean, small_files=small, notes=(f"no cold reads: {dropped.why_not}",))
+    cold = _read(source, rows, seconds / 4)
+    latency, bandwidth = line_of(_bytes_of(source, cold.rows), cold.times)
+    at_a_time, more = _concurrency(source, rows[len(cold.rows) :], cold.mean, seconds / 4)
     shard, notes = None, list[str]()
-    if small and cold > 2 * warm:
-        shard, note = _from_shard(Subset(source, [*read, *more]), scratch, seconds / 4)
+    if small and cold.mean > 2 * warm.mean:
+        shard, note = _from_shard(Subset(source, [*cold.rows, *more]), scratch, seconds / 4)
         notes += [note] if note else []
-    return Storage(kind, sizes, warm, cold, at_a_time, latency, bandwidth, small, shard, tuple(notes))
+    fetch = max(0.0, cold.core_s - warm.core_s)
+    return Storage(kind, sizes, warm.mean, cold.mean, fetch, at_a_time, latency, bandwidth, small, shard, tuple(notes))
 
 
 def line_of(sizes: Sequence[int], times: Sequence[float]) -> tuple[float | None, float | None]:
@@ -135,11 +138,24 @@ def line_of(sizes: Sequence[int], times: Sequence[float]) -> tuple[float | None,
     return max(0.0, y0 - slope * x0), 1 / slope
 
 
-def _read(source: Source, rows: Sequence[int], seconds: float) -> tuple[float, list[float], list[int]]:
-    """Read samples one after the other for a while; return the mean time, all times, and which were read."""
+@dataclass(frozen=True)
+class _Reads:
+    """The time of each read, the samples read, and the mean time of the core."""
+
+    times: list[float]
+    rows: list[int]
+    core_s: float
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.times)) if self.times else 0.0
+
+
+def _read(source: Source, rows: Sequence[int], seconds: float) -> _Reads:
+    """Read samples one after the other for a while."""
     times: list[float] = []
     read: list[int] = []
-    until = perf_counter() + seconds
+    until, core = perf_counter() + seconds, thread_time()
     for row in rows:
         began = perf_counter()
         try:
@@ -151,7 +167,7 @@ def _read(source: Source, rows: Sequence[int], seconds: float) -> tuple[float, l
         read.append(row)
         if ended > until and len(read) >= _FEWEST:
             break
-    return float(np.mean(times)) if times else 0.0, times, read
+    return _Reads(times, read, (thread_time() - core) / max(1, len(read)))
 
 
 def _concurrency(source: Source, rows: Sequence[int], alone: float, seconds: float) -> tuple[float, Sequence[int]]:
@@ -183,7 +199,7 @@ def _from_shard(part: Source, scratch: Path, seconds: float) -> tuple[float | No
         note = (
             "" if _device(folder) in map(_device, files_of(part, range(1))) else "the trial shard lay on another disk"
         )
-        return _read(shard, rows, seconds)[0], note
+        return _read(shard, rows, seconds).mean, note
     except (DataError, OutputError) as error:
         return None, f"no trial shard: {error}"
     finally:

@@ -261,6 +261,20 @@ def test_a_picture_cut_short_is_found_before_dali_sees_it(
         assert not any("died" in note for note in loader.stats.notes)
 
 
+def test_a_gpu_that_dali_cannot_use_is_an_error_that_helps(
+    plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("DALI could use it")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with (
+        DaliLoader(plan(), decode="mixed", augment="gpu", device_id=0, threads=1) as loader,
+        pytest.raises(ConfigError, match=r"DALI does not start here: .*CUDA.* \(set dataset.loader=workers\)"),
+    ):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

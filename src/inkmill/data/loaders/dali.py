@@ -103,9 +103,12 @@ class DaliLoader(Loader):
         self._ahead.flight.clear()
         self._ahead.seek(epoch, first, careful_batches)
         plan = self.plan
-        self._pipeline = build_pipeline(
-            self._ahead, self._feed.names(), plan.batch_size, plan.fit, self._engine(), self._placement
-        )
+        try:
+            self._pipeline = build_pipeline(
+                self._ahead, self._feed.names(), plan.batch_size, plan.fit, self._engine(), self._placement
+            )
+        except RuntimeError as error:  # no driver, or too old a one, or no memory left
+            raise ConfigError(f"DALI does not start here: {reason_of(error)} (set dataset.loader=workers)") from error
 
     def _engine(self) -> DaliEngine | DaliPython | None:
         plan = self.plan
