@@ -67,7 +67,6 @@ def test_converting_is_recommended_for_small_files_that_shards_make_much_faster(
     assert not replace(slow, small_files=False).converting_pays
     assert not replace(slow, shard_s=7e-3).converting_pays
     assert not replace(slow, shard_s=None).converting_pays
-    assert replace(slow, cold_s=None).wait_s == 0
 
 
 def test_large_files_in_a_store_are_not_small_files(captchas: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -14,7 +15,7 @@ WORTH = 0.03
 """What is slower than the fastest by no more than this is preferred where it is simpler."""
 
 _WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_WAITING = 8  # workers a core, where they wait for the disk
+_WAITING = 8  # workers a core, at most, where they wait for the disk
 _TIERS: tuple[Tier, ...] = ("none", "ram", "gpu", "disk")  # the simplest first
 
 _STAGE_WORDS = {
@@ -109,7 +110,8 @@ def _places(facts: Facts) -> list[Literal["cpu", "gpu"]]:
 
 
 def _counts(facts: Facts, current: Settings) -> list[int]:
-    most = facts.cores * (_WAITING if facts.stages.wait > facts.stages.fresh else 1)
+    waiting = facts.stages.wait / max(1e-9, facts.stages.fresh)  # while a core serves others
+    most = facts.cores * min(_WAITING, math.ceil(1 + waiting))
     counts = {count for count in _WORKERS if count <= min(most, _WORKERS[-1])}
     return sorted(counts | {min(most, _WORKERS[-1]), current.workers})
 

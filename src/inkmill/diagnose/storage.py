@@ -20,6 +20,7 @@ import numpy as np
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.convert import convert
+from inkmill.data.decode import decode
 from inkmill.data.sample import Source
 from inkmill.data.sources import FolderSource, Mix, Subset, files_of, open_source
 from inkmill.diagnose.cold import READERS, drop, read_all
@@ -57,7 +58,8 @@ class Storage:
         image_bytes: mean size of an encoded image.
         warm_s: a read from the page cache.
         cold_s: a read from the disk, alone; None where reading could not be made cold.
-        fetch_s: of the CPU, in a cold read more than in a warm one: the system's own work of fetching.
+        wait_s: what getting a decoded image takes longer cold, waiting; its core is free for others meanwhile.
+        fetch_s: what it takes longer of the core: the system's own work, and decoding with caches that others used.
         at_a_time: how many cold reads at a time pay, up to 16.
         latency_s, bytes_per_s: the model's two numbers; None where the sizes differ too little to tell.
         small_files: the samples are files of their own.
@@ -69,6 +71,7 @@ class Storage:
     image_bytes: float
     warm_s: float
     cold_s: float | None = None
+    wait_s: float = 0.0
     fetch_s: float = 0.0
     at_a_time: float = 1.0
     latency_s: float | None = None
@@ -76,11 +79,6 @@ class Storage:
     small_files: bool = False
     shard_s: float | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def wait_s(self) -> float:
-        """What a cold read waits, while its core is free for others."""
-        return 0.0 if self.cold_s is None else max(0.0, self.cold_s - self.warm_s - self.fetch_s)
 
     @property
     def gain(self) -> float | None:
@@ -117,7 +115,20 @@ def measure_storage(source: Source, scratch: Path, seconds: float) -> Storage:
         shard, note = _from_shard(Subset(source, [*cold.rows, *more]), scratch, seconds / 4)
         notes += [note] if note else []
     fetch = max(0.0, cold.core_s - warm.core_s)
-    return Storage(kind, sizes, warm.mean, cold.mean, fetch, at_a_time, latency, bandwidth, small, shard, tuple(notes))
+    return Storage(
+        kind,
+        sizes,
+        warm.mean,
+        cold.mean,
+        wait_s=max(0.0, cold.decoded_s - warm.decoded_s - fetch),
+        fetch_s=fetch,
+        at_a_time=at_a_time,
+        latency_s=latency,
+        bytes_per_s=bandwidth,
+        small_files=small,
+        shard_s=shard,
+        notes=tuple(notes),
+    )
 
 
 def line_of(sizes: Sequence[int], times: Sequence[float]) -> tuple[float | None, float | None]:
@@ -140,10 +151,11 @@ def line_of(sizes: Sequence[int], times: Sequence[float]) -> tuple[float | None,
 
 @dataclass(frozen=True)
 class _Reads:
-    """The time of each read, the samples read, and the mean time of the core."""
+    """The time of each read and the samples read; the mean time of reading and decoding, and of the core in it."""
 
     times: list[float]
     rows: list[int]
+    decoded_s: float
     core_s: float
 
     @property
@@ -152,22 +164,24 @@ class _Reads:
 
 
 def _read(source: Source, rows: Sequence[int], seconds: float) -> _Reads:
-    """Read samples one after the other for a while."""
+    """Read and decode samples one after the other for a while."""
     times: list[float] = []
     read: list[int] = []
-    until, core = perf_counter() + seconds, thread_time()
+    start, core = perf_counter(), thread_time()
     for row in rows:
         began = perf_counter()
         try:
-            source.get(row)
+            image = source.get(row).image
+            ended = perf_counter()
+            decode(image, 3)
         except (DataError, OSError):
             continue
-        ended = perf_counter()
         times.append(ended - began)
         read.append(row)
-        if ended > until and len(read) >= _FEWEST:
+        if ended > start + seconds and len(read) >= _FEWEST:
             break
-    return _Reads(times, read, (thread_time() - core) / max(1, len(read)))
+    count = max(1, len(read))
+    return _Reads(times, read, (perf_counter() - start) / count, (thread_time() - core) / count)
 
 
 def _concurrency(source: Source, rows: Sequence[int], alone: float, seconds: float) -> tuple[float, Sequence[int]]:
