@@ -36,11 +36,12 @@ from rich.table import Table
 from inkmill.bench.crops import write_crops
 from inkmill.bench.slow_disk import SlowDisk
 from inkmill.bench.stamp import in_words, machine_stamp
+from inkmill.bench.stands_for import StandsFor
 from inkmill.bench.strong import strong_spec
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.sample import Source
-from inkmill.data.sources import LmdbSource, Mix
+from inkmill.data.sources import LmdbSource
 from inkmill.diagnose.run import diagnose
 from inkmill.diagnose.sample import take_sample
 from inkmill.diagnose.trial import changed, run_trial
@@ -108,7 +109,7 @@ def _confine(cores: Iterable[int]) -> None:
 
 def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dict[str, Any]:
     """Diagnose on a profile."""
-    whole = Mix([source], [STAND_FOR / len(source)])
+    whole = StandsFor(source, STAND_FOR)
     found = diagnose(spec, lambda line: print(line, file=sys.stderr, flush=True), source=whole, seconds=seconds)
     return {
         "profile": profile.name,

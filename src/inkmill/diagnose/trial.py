@@ -75,6 +75,8 @@ def run_trial(
                     f" of {spec.dataset.batch_size}, and {_makers(loader)} are made at a time"
                 )
                 cold = False
+            for _, batch in zip(range(_WARM_STEPS), for_ever(loader), strict=False):
+                rig.step(batch)  # what is compiled for these settings is compiled now, outside of the windows
             window = (_cold_window if cold else _window)(rig, loader, seconds / 8)
             return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
     finally:
@@ -83,9 +85,7 @@ def run_trial(
 
 def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
     """Windows follow each other without a pause, so nothing is made between them."""
-    for _, batch in zip(range(_WARM_STEPS), for_ever(loader), strict=False):
-        rig.step(batch)
-    batches = for_ever(loader)  # anew: what was made ahead while the first steps compiled must not count
+    batches = for_ever(loader)  # an epoch of its own: what was made ahead of others must not count
     for _ in range(max(1, 2 * rig.spec.dataset.workers)):
         rig.step(next(batches))
     rig.settle()

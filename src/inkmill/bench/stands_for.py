@@ -1,0 +1,26 @@
+"""A small set in the place of a large one: what to measure with where the large one cannot be had."""
+
+from __future__ import annotations
+
+from inkmill.data.sample import Source
+from inkmill.data.sources import Mix
+
+
+class StandsFor(Mix):
+    """A source as one of `count` samples, of which no two that are asked for are the same, as long as there are others.
+
+    Hardly any two samples of a large set are read for one another's sake; those of a plain repetition would be, and
+    what is to be read from the disk would come from memory.
+
+    Args:
+        source: the small set.
+        count: how many samples it stands for.
+    """
+
+    def __init__(self, source: Source, count: int) -> None:
+        super().__init__([source], [count / len(source)])
+        self._places: dict[int, int] = {}
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """See `Mix.locate`; in the order in which samples are asked for first."""
+        return 0, self._places.setdefault(self._checked(index), len(self._places) % len(self.sources[0]))
