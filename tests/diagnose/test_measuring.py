@@ -14,9 +14,12 @@ from inkmill.bench.slow_disk import SlowDisk  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
+from inkmill.data.fit import Fit  # noqa: E402
 from inkmill.data.loaders import LoadPlan  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
+from inkmill.diagnose.facts import Stages  # noqa: E402
 from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
+from inkmill.diagnose.look_around import measure_workers  # noqa: E402
 from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
@@ -125,20 +128,36 @@ def test_how_workers_slow_each_other_down_is_measured_warm(
     disk = SlowDisk(some, 1e-4, tmp_path / "flags.npy")
     read: list[float] = []
 
-    def measure(plan: LoadPlan, *given: object) -> float:
+    def measure(plan: LoadPlan, *given: object) -> tuple[float, float]:
         source, rows = plan.source, np.arange(len(plan.source))
         while source is not disk:
             assert isinstance(source, Subset)
             source, rows = source.source, source.indices[rows]
         read.append(float(np.load(tmp_path / "flags.npy")[rows].mean()))
-        return 0.9
+        return 0.9, 0.0
 
-    monkeypatch.setattr("inkmill.diagnose.run.measure_efficiency", measure)
+    monkeypatch.setattr("inkmill.diagnose.run.measure_workers", measure)
     monkeypatch.setattr("inkmill.diagnose.run._THOROUGH_S", 0)
     # What the cold test drops is more than what it reads again, as with one file of very many samples.
     monkeypatch.setattr("inkmill.diagnose.fixed_batch._Test._rows_of_a_window", lambda self: [0])
     diagnose(spec_of("dataset.workers=1"), lambda line: None, source=disk, seconds=2)
     assert read == [1.0]  # else waiting for the disk would count as being slowed down
+
+
+def test_what_workers_wait_for_the_disk_is_measured_as_they_read(
+    captchas: Path, tmp_path: Path, undisturbed: Callable[[Callable[[], bool]], bool]
+) -> None:
+    some = Subset(open_source(SourceSpec(path=str(captchas))), range(400))
+    disk = SlowDisk(some, 5e-3, tmp_path / "flags.npy")
+    plan = LoadPlan(disk, Fit(32, 96, 1), batch_size=64)
+    stages = Stages(read=1e-4, decode=3e-4, fit=1e-4, wait=1e-3)  # as if one read at a time waited less
+
+    def measured() -> bool:
+        efficiency, wait = measure_workers(plan, stages, 0.5, cold=True)
+        return 0.1 <= efficiency <= 1 and 0.004 < wait < 0.008
+
+    assert undisturbed(measured)
+    assert measure_workers(plan, stages, 0.1, cold=False)[1] == stages.wait
 
 
 def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..., Spec], some: Path) -> None:

@@ -17,6 +17,7 @@ from inkmill.data.dali import has_dali
 from inkmill.data.keep import Keep, default_cache_dir
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
+from inkmill.diagnose.cold import drop
 from inkmill.diagnose.facts import Stages, Tier
 from inkmill.errors import InkmillError
 from inkmill.machine import cores, memory_left
@@ -24,6 +25,7 @@ from inkmill.machine import cores, memory_left
 _OF_MEMORY = 0.75  # the rest is for batches on their way and for others
 _OF_DISK = 0.8
 _OF_GPU = 0.7  # the rest is for the step
+_ROUND_S = 0.2
 
 
 def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
@@ -42,15 +44,26 @@ def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
     return found
 
 
-def measure_efficiency(plan: LoadPlan, stages: Stages, seconds: float) -> float:
-    """Return what a worker process does when there is one on each core, as a share of what it would do alone."""
+def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) -> tuple[float, float]:
+    """Measure worker processes, one on each core, from the page cache and, if `cold`, from the disk.
+
+    Returns:
+        What a worker does then, as a share of what it would do alone; and how long an image that is read from the disk
+        has it wait, which several that read at a time cause each other: `stages.wait` where that was not measured.
+    """
     count = cores()
-    if count < 2:
-        return 1.0
-    augment = stages.draw + (stages.augment if plan.engine == "cv" else 0.0)
-    alone = 1 / (stages.fresh + augment + stages.other)
-    with closing(make_loader(replace(plan, keep=Keep()), count)) as loader:
-        return min(1.0, max(0.1, _rate(loader, 2 * count, seconds) / (alone * count)))
+    work = stages.fresh + stages.draw + stages.other + (stages.augment if plan.engine == "cv" else 0.0)
+    # Small batches, for the sample holds several rounds of all workers, and a round of a slow disk is short.
+    size = min(plan.batch_size, len(plan.source) // (4 * count), int(_ROUND_S / (work + stages.wait)))
+    efficiency, wait = 1.0, stages.wait
+    if count == 1 and not cold:
+        return efficiency, wait
+    with closing(make_loader(replace(plan, keep=Keep(), batch_size=max(1, size)), count)) as loader:
+        if count > 1:
+            efficiency = min(1.0, max(0.1, _rate(loader, 2 * count, seconds) * work / count))
+        if cold and (rate := _cold_rate(loader, seconds)) is not None:
+            wait = max(0.0, count / rate - (work + stages.fetch) / efficiency)
+    return efficiency, wait
 
 
 def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[dict[str, float], list[str]]:
@@ -90,3 +103,21 @@ def _rate(loader: Loader, skipped: int, seconds: float) -> float:
                 if loader.on_device:
                     torch.cuda.synchronize()
                 return images / (perf_counter() - began)
+
+
+def _cold_rate(loader: Loader, seconds: float) -> float | None:
+    """Return images a second of part of an epoch that is read from the disk, in whole rounds of the workers."""
+    source, makers = loader.plan.source, max(1, loader.makers)
+    loader.release()
+    if len(loader) <= makers or not drop(source, range(len(source))).cold:
+        return None
+    loader.set_epoch(loader.epoch + 1)
+    with closing(loader.views()) as batches:  # type: ignore[type-var]
+        for _ in range(1 + (len(loader) - 1) % makers):
+            next(batches)
+        began, images = perf_counter(), 0
+        for number, batch in enumerate(batches, 1):
+            images += len(batch)
+            if number % makers == 0 and perf_counter() - began > seconds:
+                break
+        return images / (perf_counter() - began)

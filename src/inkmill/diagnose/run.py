@@ -19,7 +19,7 @@ from inkmill.diagnose.cold import read_all
 from inkmill.diagnose.explore import Exploration, Explored
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
-from inkmill.diagnose.look_around import measure_efficiency, room
+from inkmill.diagnose.look_around import measure_workers, room
 from inkmill.diagnose.plan import Plan, words_of
 from inkmill.diagnose.prove import Proved, prove, unproved
 from inkmill.diagnose.quiet import own_core_seconds
@@ -226,9 +226,14 @@ class _Run:
         current = settings_of(self.spec, rig)
         step = users_step(rig, test, current, stages)
         efficiency = _USUAL_EFFICIENCY
+        page_cached = len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0)
         if self.seconds >= _THOROUGH_S:
             read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
-            efficiency = measure_efficiency(plan, stages, 1.5)
+            cold = storage.cold_s is not None and not page_cached
+            efficiency, wait = measure_workers(plan, stages, 1.5, cold)
+            stages = replace(stages, wait=wait)
+            if cold:
+                read_all(sampled.source, range(len(sampled.source)))
         elif cores() > 1:
             self.notes.append(f"how workers slow each other down was not measured; {efficiency:.0%} is assumed")
         width = fit.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
@@ -249,7 +254,7 @@ class _Run:
             efficiency=efficiency,
             dali={current.decode_on: test.images_per_s} if current.loader == "dali" else {},  # at least that
             pipeline=plan.pipeline is not None,
-            page_cached=len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0),
+            page_cached=page_cached,
         )
         return facts, current
 
