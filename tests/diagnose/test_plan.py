@@ -153,7 +153,7 @@ def test_workers_that_wait_for_the_disk_may_outnumber_the_cores() -> None:
     slow = replace(WORDS, cores=4, stages=replace(WORDS.stages, wait=2e-3))
     assert make_plan(replace(NOW, augment_on="gpu"), slow).best.settings.workers == 32
     usual = replace(WORDS, cores=4, stages=replace(WORDS.stages, wait=5e-5))
-    assert make_plan(replace(NOW, augment_on="gpu"), usual).best.settings.workers == 6
+    assert make_plan(replace(NOW, augment_on="gpu"), usual).best.settings.workers == 8
     assert make_plan(replace(NOW, augment_on="gpu"), replace(WORDS, cores=4)).best.settings.workers == 4
 
 

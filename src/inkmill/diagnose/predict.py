@@ -2,7 +2,8 @@
 
 Training is as fast as the slowest of what it needs: the device for the step, each worker for its image, the cores for
 everything on the CPU, the training process for handing over. Near a tie the real thing is slower than either, for
-their hiccups do not coincide; a sum of high powers of the times stands for that, so that headroom counts a little.
+their hiccups do not coincide; a sum of high powers of the times stands for that, so that headroom counts a little, and
+more of it where workers wait for a disk, whose hiccups are larger.
 
     GPU     device, workers and the training process work at the same time
     CPU     the step takes cores too: all work together is bounded by the cores
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from inkmill.diagnose.facts import Facts, Settings, Step
 
 _SHARPNESS = 8
+_WAITING_SHARPNESS = 4
 _MOST_THREADS = 4  # more wait for the interpreter's lock
 
 Limits = dict[str, float]
@@ -49,7 +51,8 @@ def predict(settings: Settings, facts: Facts) -> Prediction:
     step = step_of(settings, facts)
     later = _limits(settings, facts, step, facts.kept_share(settings.keep), cold=not facts.page_cached)
     first = _limits(settings, facts, step, 0.0, cold=True)
-    steady, start = _seconds(later), _seconds(first)
+    waits = facts.stages.wait > 0
+    steady, start = _seconds(later, waits and not facts.page_cached), _seconds(first, waits)
     if settings.keep == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
         start += steady
     average = (start + (facts.epochs - 1) * steady) / facts.epochs
@@ -64,11 +67,11 @@ def step_of(settings: Settings, facts: Facts) -> Step:
     raise ValueError(f"no step was measured for {settings}")
 
 
-def _seconds(limits: Limits) -> float:
-    longest = max(limits.values())
+def _seconds(limits: Limits, waits: bool) -> float:
+    longest, power = max(limits.values()), _WAITING_SHARPNESS if waits else _SHARPNESS
     if math.isinf(longest):
         return longest
-    return longest * math.pow(sum((one / longest) ** _SHARPNESS for one in limits.values()), 1 / _SHARPNESS)
+    return longest * math.pow(sum((one / longest) ** power for one in limits.values()), 1 / power)
 
 
 def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: bool) -> Limits:

@@ -42,6 +42,7 @@ SECONDS = 105.0
 _PASS = 0.04  # of the time, for one pass over the sample by the user's workers
 _THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
 _EXPLORE_UNTIL = 0.92  # of the time: what is left, and a little more, is for trying the plan
+_TRIALS_UNTIL = 0.85  # of the time: a second trial begins no later
 _USUAL_EFFICIENCY = 0.85
 _OF_RAM = 0.6  # a set up to this share of the free memory stays in the page cache
 
@@ -288,7 +289,8 @@ class _Run:
             seconds, warm_s = min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds
             return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled, self.notes.append)
 
-        return prove(current, facts, now, trial), now
+        more_until = self.began + _TRIALS_UNTIL * self.seconds
+        return prove(current, facts, now, trial, lambda: monotonic() < more_until), now
 
     def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
         """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""
