@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from inkmill.data.sample import Source
 from inkmill.data.sources import Mix
 
@@ -20,7 +22,9 @@ class StandsFor(Mix):
     def __init__(self, source: Source, count: int) -> None:
         super().__init__([source], [count / len(source)])
         self._places: dict[int, int] = {}
+        self._scattered = np.random.default_rng(0).permutation(len(source))  # as those of a random choice lie
 
     def locate(self, index: int) -> tuple[int, int]:
         """See `Mix.locate`; in the order in which samples are asked for first."""
-        return 0, self._places.setdefault(self._checked(index), len(self._places) % len(self.sources[0]))
+        place = self._places.setdefault(self._checked(index), len(self._places) % len(self._scattered))
+        return 0, int(self._scattered[place])

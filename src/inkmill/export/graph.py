@@ -23,6 +23,7 @@ from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, PaddleInput
 from inkmill.export.qdq import share_through_clip, with_qdq
 from inkmill.export.widths import in_one_graph
+from inkmill.logs import kept_back
 from inkmill.models.recognizer import Recognizer
 from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
 
@@ -210,11 +211,6 @@ def _lstm_of_any_length() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep back what the exporter says to its own developers."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with kept_back(logging.WARNING), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
@@ -21,6 +22,7 @@ from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
+from inkmill.logs import kept_back
 from inkmill.models.file import fitting_cuts, read_any
 from inkmill.models.narrow import cut, find_cuts
 from inkmill.models.recognizer import Recognizer, build_recognizer
@@ -149,13 +151,14 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     if several and hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
         # Fabric wraps the model on a stream of its own, as DDP's authors advise; torch warns of it in the first step.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    fabric = Fabric(
-        accelerator="cuda",
-        devices=wanted,
-        num_nodes=settings.num_nodes,
-        strategy=settings.distributed_strategy if several else "auto",
-        precision=cast(Any, PRECISIONS[precision]),
-    )
+    with kept_back(logging.INFO):  # that it computes in bf16 is said below
+        fabric = Fabric(
+            accelerator="cuda",
+            devices=wanted,
+            num_nodes=settings.num_nodes,
+            strategy=settings.distributed_strategy if several else "auto",
+            precision=cast(Any, PRECISIONS[precision]),
+        )
     fabric.launch()
     name = torch.cuda.get_device_name(wanted[0])
     return fabric, f"training on {fabric.world_size} x {name}, {precision}"
