@@ -56,29 +56,25 @@ def test_an_error_of_any_kind_costs_the_plan_and_not_the_diagnosis() -> None:
     assert found.notes[0].endswith("does not run here: a compiler's")
 
 
-def test_a_trial_that_waits_longer_than_predicted_for_the_disk_asks_for_more_workers() -> None:
+def test_workers_that_wait_for_the_disk_are_doubled_as_long_as_that_is_faster() -> None:
     cold = replace(FEW_CORES, dali={}, stages=replace(FEW_CORES.stages, wait=3e-5), page_cached=False)
     tried: list[int] = []
 
-    def waits(plan: Plan) -> Interval:
+    def grows(plan: Plan) -> Interval:
         tried.append(plan.best.settings.workers)
-        return exactly(1500.0 * plan.best.settings.workers)
+        assert f"2 cores can feed {tried[-1]} processes" in plan.why
+        return exactly(1500.0 * min(8, plan.best.settings.workers))
 
-    found = prove(NOW, cold, exactly(1000.0), waits, lambda: True)
-    assert len(tried) == 2
-    assert tried[1] > tried[0]
-    assert found.plan.best.settings.workers == tried[1]
-    assert found.measured == exactly(1500.0 * tried[1])
-    assert len(found.notes) == 0
+    found = prove(NOW, cold, exactly(1000.0), grows, lambda: True)
+    assert tried == [4, 8, 16]
+    assert found.plan.best.settings.workers == found.auto.best.settings.workers == 8
+    assert found.measured == exactly(12000.0)
+    assert found.notes == ()
 
-    tried.clear()
-    assert prove(NOW, cold, exactly(1000.0), waits).plan.best.settings.workers == tried[0]  # no time
-    tried.clear()
-    assert prove(NOW, replace(cold, page_cached=True), exactly(1000.0), waits, lambda: True)
-    assert len(tried) == 1  # no disk
-    tried.clear()
-    same = prove(NOW, cold, exactly(1000.0), lambda plan: exactly(waits(plan).mean * 0 + 3000.0), lambda: True)
-    assert same.plan.best.settings.workers == tried[0] != tried[1]  # more of them were no faster
+    for facts, time_left in ((cold, False), (replace(cold, page_cached=True), True)):
+        tried.clear()
+        prove(NOW, facts, exactly(1000.0), grows, lambda time_left=time_left: time_left)
+        assert len(tried) == 1
 
 
 def test_where_nothing_runs_the_settings_stay() -> None:

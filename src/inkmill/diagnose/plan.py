@@ -74,6 +74,18 @@ def make_plan(current: Settings, facts: Facts, refused: Collection[Settings] = (
     return Plan(best, now, _why(best, now, facts), _best_of_kinds(predictions, best), change, gain, step_gain)
 
 
+def with_workers(plan: Plan, workers: int, facts: Facts) -> Plan:
+    """Return a plan with another number of workers."""
+    best = predict(replace(plan.best.settings, workers=workers), facts)
+    change = {name: workers if name == "dataset.workers" else value for name, value in plan.change.items()}
+    return replace(plan, best=best, why=_why(best, plan.current, facts), change=change)
+
+
+def most_workers(facts: Facts) -> int:
+    """Return how many workers are worth a trial where they wait for the disk."""
+    return min(_WAITING * facts.cores, _WORKERS[-1])
+
+
 def candidates(current: Settings, facts: Facts) -> Iterator[Settings]:
     """Yield every combination that this machine can have."""
     for step, keep, augment_on in product(facts.steps, _tiers(facts), _places(facts)):
@@ -111,7 +123,7 @@ def _places(facts: Facts) -> list[Literal["cpu", "gpu"]]:
 
 def _counts(facts: Facts, current: Settings) -> list[int]:
     waiting = facts.stages.wait / max(1e-9, facts.stages.fresh)  # while a core serves others
-    most = facts.cores * min(_WAITING, math.ceil(1 + waiting))
+    most = min(facts.cores * math.ceil(1 + waiting), most_workers(facts))
     counts = {count for count in _WORKERS if count <= min(most, _WORKERS[-1])}
     return sorted(counts | {min(most, _WORKERS[-1]), current.workers})
 

@@ -1,7 +1,7 @@
 """The plan, tried: what does not run makes room for the next best, and what is not faster is taken back.
 
-How long workers wait for a disk that many read at a time is the least certain of all facts. So where a trial falls
-short for them, the plan is made once more with what it taught, which asks for more of them; the faster of both stays.
+How many workers pay that wait for a disk is the least certain of all predictions: those that run while others wait get
+in each other's way and in the disk's. So there it is tried, with twice as many at a time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from inkmill.diagnose.facts import Facts, Settings
-from inkmill.diagnose.plan import WORTH, Plan, make_plan, words_of
+from inkmill.diagnose.plan import WORTH, Plan, make_plan, most_workers, with_workers, words_of
 from inkmill.diagnose.windows import Interval
-from inkmill.errors import first_line
+from inkmill.errors import InkmillError, first_line
 
 _MOST_REFUSED = 3  # plans that do not run; each trial takes seconds
-_SHORT = 0.95  # of what was predicted; a trial that makes less teaches
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,11 @@ def prove(
             words = words_of(plan.best.settings.overrides(current)) or "this"
             notes.append(f"{words} does not run here: {first_line(error)}")
             continue
-        if (learned := _learned(facts, plan, measured)) is not None and time_left():
-            plan, auto, measured = _again(current, learned, refused, (plan, auto, measured), trial, notes)
+        if plan.best is not plan.current and facts.stages.wait and not facts.page_cached:
+            planned = plan.best.settings.workers
+            plan, measured = _climb(facts, plan, measured, trial, time_left)
+            if auto.best is not auto.current and auto.best.settings.workers == planned:
+                auto = with_workers(auto, plan.best.settings.workers, facts)
         if plan.best is not plan.current and measured.high < now.mean:
             notes.append(
                 f"the plan was taken back: tried, it made {measured.mean:,.0f} images/s, "
@@ -79,34 +81,23 @@ def prove(
         return Proved(plan, auto, measured, tuple(notes))
 
 
-def _learned(facts: Facts, plan: Plan, measured: Interval) -> Facts | None:
-    """Return the facts with so long a wait for the disk that it explains the trial; None where nothing is learned."""
-    best, stages = plan.best, facts.stages
-    waits = not facts.page_cached and stages.wait > 0 and best.settings.loader == "workers" and best.settings.workers
-    if not waits or best.limit not in ("workers", "cores") or measured.high > _SHORT * best.images_per_s:
-        return None
-    longer = best.settings.workers * (1 / measured.mean - 1 / best.images_per_s)
-    return replace(facts, stages=replace(stages, wait=stages.wait + longer))
-
-
-def _again(
-    current: Settings,
-    facts: Facts,
-    refused: Collection[Settings],
-    first: tuple[Plan, Plan, Interval],
-    trial: Callable[[Plan], Interval],
-    notes: list[str],
-) -> tuple[Plan, Plan, Interval]:
-    """Make and try the plan of other facts; return it where it is faster than the first, else that."""
-    plan, auto = _plans(current, facts, refused)
-    if plan.best.settings == first[0].best.settings:
-        return first
-    try:
-        measured = trial(plan)
-    except Exception as error:  # the first one runs
-        notes.append(f"{words_of(plan.best.settings.overrides(current))} does not run here: {first_line(error)}")
-        return first
-    return (plan, auto, measured) if measured.mean > first[2].mean * (1 + WORTH) else first
+def _climb(
+    facts: Facts, plan: Plan, measured: Interval, trial: Callable[[Plan], Interval], time_left: Callable[[], bool]
+) -> tuple[Plan, Interval]:
+    """Where training waits for workers, and they for a disk: try twice as many as long as that is faster."""
+    while plan.best.limit in ("workers", "cores") and plan.best.settings.loader == "workers" and time_left():
+        workers = min(2 * plan.best.settings.workers, most_workers(facts))
+        if workers <= plan.best.settings.workers:
+            break
+        more = with_workers(plan, workers, facts)
+        try:
+            faster = trial(more)
+        except InkmillError:  # no memory for so many: those before it ran
+            break
+        if faster.mean <= measured.mean * (1 + WORTH):
+            break
+        plan, measured = more, faster
+    return plan, measured
 
 
 def unproved(
