@@ -102,7 +102,8 @@ def storage_line(found: Diagnosis) -> str:
     if storage.cold_s is None:
         return f"storage: {storage.kind}"
     line = f"storage: {storage.kind}, {storage.cold_s * 1e3:.2f} ms for a cold image"
-    line += f" of {storage.image_bytes / 1024:.1f} KiB, {storage.at_a_time:.0f} at a time"
+    line += f" of {storage.image_bytes / 1024:.1f} KiB"
+    line += f", {storage.at_a_time:.0f} at a time" if storage.small_files else ""
     return line if storage.gain is None else f"{line}; from shards {storage.gain:.1f} times as fast"
 
 

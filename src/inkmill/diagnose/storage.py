@@ -60,7 +60,8 @@ class Storage:
         cold_s: a read from the disk, alone; None where reading could not be made cold.
         wait_s: what getting a decoded image takes longer cold, waiting; its core is free for others meanwhile.
         fetch_s: what it takes longer of the core: the system's own work, and decoding with caches that others used.
-        at_a_time: how many cold reads at a time pay, up to 16.
+        at_a_time: how many cold reads at a time pay, up to 16; 1 where the samples are no files of their own, for
+            what is mapped into memory (an LMDB) one process reads one at a time, whatever the disk can do.
         latency_s, bytes_per_s: the model's two numbers; None where the sizes differ too little to tell.
         small_files: the samples are files of their own.
         shard_s: a cold read from a shard of the same samples; None where that was not tried.
@@ -109,7 +110,7 @@ def measure_storage(source: Source, scratch: Path, seconds: float) -> Storage:
         return Storage(kind, sizes, warm.mean, small_files=small, notes=(f"no cold reads: {dropped.why_not}",))
     cold = _read(source, rows, seconds / 4)
     latency, bandwidth = line_of(_bytes_of(source, cold.rows), cold.times)
-    at_a_time, more = _concurrency(source, rows[len(cold.rows) :], cold.mean, seconds / 4)
+    at_a_time, more = _concurrency(source, rows[len(cold.rows) :], cold.mean, seconds / 4) if small else (1.0, [])
     shard, notes = None, list[str]()
     if small and cold.mean > 2 * warm.mean:
         shard, note = _from_shard(Subset(source, [*cold.rows, *more]), scratch, seconds / 4)
