@@ -12,7 +12,7 @@ from inkmill.diagnose.facts import Facts, Settings, Stages, Step
 from inkmill.diagnose.plan import Plan
 from inkmill.diagnose.prove import prove
 from inkmill.diagnose.windows import Interval, exactly
-from inkmill.errors import ConfigError
+from inkmill.errors import ConfigError, DataError
 
 OutOfMemoryError = pytest.importorskip("torch").OutOfMemoryError
 
@@ -70,6 +70,15 @@ def test_workers_that_wait_for_the_disk_are_doubled_as_long_as_that_is_faster() 
     assert found.plan.best.settings.workers == found.auto.best.settings.workers == 8
     assert found.measured == exactly(12000.0)
     assert found.notes == ()
+
+    def too_many(plan: Plan) -> Interval:
+        if plan.best.settings.workers > 4:
+            raise DataError("no memory\nleft")
+        return exactly(6000.0)
+
+    four = prove(NOW, cold, exactly(1000.0), too_many, lambda: True)
+    assert four.plan.best.settings.workers == 4
+    assert four.notes == ("dataset.workers=8 does not run here: no memory",)
 
     for facts, time_left in ((cold, False), (replace(cold, page_cached=True), True)):
         tried.clear()

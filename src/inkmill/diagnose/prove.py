@@ -14,7 +14,7 @@ import torch
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.plan import WORTH, Plan, make_plan, most_workers, with_workers, words_of
 from inkmill.diagnose.windows import Interval
-from inkmill.errors import InkmillError, first_line
+from inkmill.errors import first_line
 
 _MOST_REFUSED = 3  # plans that do not run; each trial takes seconds
 
@@ -69,7 +69,7 @@ def prove(
             continue
         if plan.best is not plan.current and facts.stages.wait and not facts.page_cached:
             planned = plan.best.settings.workers
-            plan, measured = _climb(facts, plan, measured, trial, time_left)
+            plan, measured = _climb(facts, plan, measured, trial, time_left, notes)
             if auto.best is not auto.current and auto.best.settings.workers == planned:
                 auto = with_workers(auto, plan.best.settings.workers, facts)
         if plan.best is not plan.current and measured.high < now.mean:
@@ -82,7 +82,12 @@ def prove(
 
 
 def _climb(
-    facts: Facts, plan: Plan, measured: Interval, trial: Callable[[Plan], Interval], time_left: Callable[[], bool]
+    facts: Facts,
+    plan: Plan,
+    measured: Interval,
+    trial: Callable[[Plan], Interval],
+    time_left: Callable[[], bool],
+    notes: list[str],
 ) -> tuple[Plan, Interval]:
     """Where training waits for workers, and they for a disk: try twice as many as long as that is faster."""
     while plan.best.limit in ("workers", "cores") and plan.best.settings.loader == "workers" and time_left():
@@ -92,7 +97,8 @@ def _climb(
         more = with_workers(plan, workers, facts)
         try:
             faster = trial(more)
-        except InkmillError:  # no memory for so many: those before it ran
+        except Exception as error:  # no memory for so many, say; those before ran
+            notes.append(f"dataset.workers={workers} does not run here: {first_line(error)}")
             break
         if faster.mean <= measured.mean * (1 + WORTH):
             break
