@@ -168,6 +168,14 @@ def test_what_fetching_takes_of_the_cores_is_not_hidden_by_more_workers() -> Non
         assert cached >= waits
 
 
+def test_what_is_kept_waits_for_no_disk() -> None:
+    slow = replace(WORDS, cores=2, samples=10**6, epochs=9, stages=replace(WORDS.stages, wait=2e-3, fetch=1e-4))
+    settings = replace(NOW, workers=4, keep="ram", augment_on="gpu")
+    kept, never = (predict(settings, some) for some in (slow, replace(WORDS, cores=2, samples=10**6, epochs=9)))
+    assert kept.images_per_s == never.images_per_s
+    assert kept.of_run < never.of_run
+
+
 def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
     """Decoded on the GPU and augmented on the CPU it does not run at all."""
     few = replace(WORDS, cores=2, dali={"cpu": 1e6, "mixed": 1e6})

@@ -30,12 +30,12 @@ def test_many_small_files_on_a_slow_disk_are_recognised_and_shards_gain(
         found = measure_storage(disk, tmp_path / "s", 0.8)
         assert not list((tmp_path / "s").iterdir())
         assert found.cold_s is not None
-        assert found.wait_s == pytest.approx(found.cold_s - found.warm_s, rel=0.3)  # sleeping takes no core
         assert found.at_a_time <= 16
         if found.shard_s is None:
             assert "could not be read cold" in found.notes[0]
         gains = found.shard_s is None or ((found.gain or 0) > 3 and found.converting_pays)
-        return 0.01 < found.cold_s < 0.03 and found.warm_s < 0.004 and found.at_a_time > 5 and gains
+        waits = found.wait_s == pytest.approx(found.cold_s - found.warm_s, rel=0.3)  # sleeping takes no core
+        return waits and 0.01 < found.cold_s < 0.03 and found.warm_s < 0.004 and found.at_a_time > 5 and gains
 
     assert undisturbed(recognised)
 

@@ -17,6 +17,7 @@ from inkmill.bench.measure import measure
 from inkmill.bench.ours import ours
 from inkmill.bench.peers import peers
 from inkmill.config.dataset import SourceSpec
+from inkmill.data.loaders.pool import SLOTS
 from inkmill.data.sample import Source
 from inkmill.data.sources import Subset, open_source
 from inkmill.errors import ConfigError, MissingExtraError, first_line
@@ -144,9 +145,9 @@ def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
     reason = c.missing(task.device)
     if reason is not None:
         return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason, kind)
-    # Processes may have batches made ahead before the clock runs, ours four each: these are warm-up too.
+    # Processes may have batches made ahead before the clock runs: these are warm-up too.
     round_images = task.workers * task.batch_size
-    ahead = (4 if kind == OURS else 2) * round_images
+    ahead = (SLOTS if kind == OURS else 2) * round_images
     # Where pictures are kept, the first pass fills the store: it is warm-up.
     warm_images = max(ahead, len(task.source) if c.keep != "none" else 2 * task.batch_size)
     stream = c.stream(task)

@@ -25,7 +25,7 @@ from inkmill.machine import cores, memory_left
 _OF_MEMORY = 0.75  # the rest is for batches on their way and for others
 _OF_DISK = 0.8
 _OF_GPU = 0.7  # the rest is for the step
-_ROUND_S = 0.2
+_ROUND_S = 0.2  # that all workers make a batch in, about
 
 
 def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
@@ -44,18 +44,18 @@ def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
     return found
 
 
-def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) -> tuple[float, float]:
+def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) -> tuple[float, float | None]:
     """Measure worker processes, one on each core, from the page cache and, if `cold`, from the disk.
 
     Returns:
         What a worker does then, as a share of what it would do alone; and how long an image that is read from the disk
-        has it wait, which several that read at a time cause each other: `stages.wait` where that was not measured.
+        has it wait, which several that read at a time cause each other; None where that was not measured.
     """
     count = cores()
     work = stages.fresh + stages.draw + stages.other + (stages.augment if plan.engine == "cv" else 0.0)
     # Small batches, for the sample holds several rounds of all workers, and a round of a slow disk is short.
     size = min(plan.batch_size, len(plan.source) // (4 * count), int(_ROUND_S / (work + stages.wait)))
-    efficiency, wait = 1.0, stages.wait
+    efficiency, wait = 1.0, None
     if count == 1 and not cold:
         return efficiency, wait
     with closing(make_loader(replace(plan, keep=Keep(), batch_size=max(1, size)), count)) as loader:

@@ -124,8 +124,7 @@ def _places(facts: Facts) -> list[Literal["cpu", "gpu"]]:
 def _counts(facts: Facts, current: Settings) -> list[int]:
     waiting = facts.stages.wait / max(1e-9, facts.stages.fresh)  # while a core serves others
     most = min(facts.cores * math.ceil(1 + waiting), most_workers(facts))
-    counts = {count for count in _WORKERS if count <= min(most, _WORKERS[-1])}
-    return sorted(counts | {min(most, _WORKERS[-1]), current.workers})
+    return sorted({count for count in _WORKERS if count <= most} | {most, current.workers})
 
 
 def _simplest(predictions: list[Prediction], current: Settings) -> Prediction:

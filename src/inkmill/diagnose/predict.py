@@ -49,10 +49,10 @@ def predict(settings: Settings, facts: Facts) -> Prediction:
         ValueError: the step of these settings was not measured.
     """
     step = step_of(settings, facts)
-    later = _limits(settings, facts, step, facts.kept_share(settings.keep), cold=not facts.page_cached)
-    first = _limits(settings, facts, step, 0.0, cold=True)
+    kept, cold = facts.kept_share(settings.keep), not facts.page_cached
+    later, first = _limits(settings, facts, step, kept, cold), _limits(settings, facts, step, 0.0, cold=True)
     waits = facts.stages.wait > 0
-    steady, start = _seconds(later, waits and not facts.page_cached), _seconds(first, waits)
+    steady, start = _seconds(later, waits and cold and kept < 1), _seconds(first, waits)
     if settings.keep == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
         start += steady
     average = (start + (facts.epochs - 1) * steady) / facts.epochs

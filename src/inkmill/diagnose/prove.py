@@ -1,7 +1,7 @@
 """The plan, tried: what does not run makes room for the next best, and what is not faster is taken back.
 
-How many workers pay that wait for a disk is the least certain of all predictions: those that run while others wait get
-in each other's way and in the disk's. So there it is tried, with twice as many at a time.
+How many workers are worth it where they wait for a disk is the least certain prediction of all: those that run while
+others wait get in each other's way, and in the disk's. So it is tried there, with twice as many at a time.
 """
 
 from __future__ import annotations

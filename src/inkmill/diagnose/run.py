@@ -232,7 +232,12 @@ class _Run:
             read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
             cold = storage.cold_s is not None and not page_cached
             efficiency, wait = measure_workers(plan, stages, 1.5, cold)
-            stages = replace(stages, wait=wait)
+            if wait is not None:
+                stages = replace(stages, wait=wait)
+            elif cold:
+                self.notes.append(
+                    "how long several workers wait for the disk was not measured; one read's wait is assumed"
+                )
             if cold:
                 read_all(sampled.source, range(len(sampled.source)))
         elif cores() > 1:

@@ -31,7 +31,9 @@ from inkmill.data.loaders.worker_process import Job, Task, taken_apart, work
 from inkmill.data.processes import light_start
 from inkmill.errors import DataError
 
-_SLOTS = 4  # answers a worker's memory holds: those asked for, and those done that wait for their turn
+SLOTS = 4
+"""Answers a worker's memory holds: those asked for, and those done that wait for their turn."""
+
 _ASKED = 2  # of them asked for at a time: one in the making and one to go on with; more would tie work to slow workers
 _PATIENCE_S = 5.0  # how long a worker may take to end by itself
 
@@ -86,7 +88,7 @@ class Pool:
 
     def shortage(self) -> str | None:
         """Say that the memory will not lie in memory, or return None."""
-        return None if self._workers else shared.shortage(self._job.slot_bytes * _SLOTS * self._count)
+        return None if self._workers else shared.shortage(self._job.slot_bytes * SLOTS * self._count)
 
     def answers(self, tasks: Iterator[Task]) -> Generator[Answer, None, None]:
         """Yield the tasks' answers in order, those to come being worked on meanwhile; one iteration at a time.
@@ -100,7 +102,7 @@ class Pool:
         run = self._run.value
         for worker in self._workers:
             busy = {slot for slot, _ in worker.tasks}
-            worker.free = [slot for slot in range(_SLOTS) if slot not in busy]
+            worker.free = [slot for slot in range(SLOTS) if slot not in busy]
         asked: deque[_Place] = deque()
         ready: dict[_Place, Answer] = {}
         while self._ask(tasks, asked) or asked:
@@ -130,7 +132,7 @@ class Pool:
                 self._died(worker)
 
     def _start(self) -> None:
-        size = self._job.slot_bytes * _SLOTS
+        size = self._job.slot_bytes * SLOTS
         job, shares = taken_apart(self._job)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
         with light_start(needs_main=b"__main__" in job):
