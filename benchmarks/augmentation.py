@@ -1,7 +1,7 @@
 """How fast each engine applies an augmentation: `python benchmarks/augmentation.py [--preset scene_text]`.
 
 Prints one JSON line a row: what, device, images a second (median of 5 rounds), the rounds' spread. The rows of
-`apply_torch` keep the batch on the device and draw the tables beforehand, as worker processes do; `draw` is timed by
+`apply_torch` keep the batch on the device and draw the tables beforehand; `draw` is timed by
 itself. `augment_torch` does all of it from 100,000 pictures on the device: fetches random ones, draws, applies.
 """
 
@@ -82,18 +82,18 @@ def from_device_memory(what: str, augmentation: Augmentation, images: np.ndarray
     """Measure batches of pictures that a GPU holds, where there is one."""
     import torch
 
-    from inkmill.data.augment.augment_torch import HeldAugmenter
+    from inkmill.data.augment.augment_torch import DrawingPass
 
     if not torch.cuda.is_available():
         return
     held = torch.from_numpy(images).cuda().repeat(-(-HELD // len(images)), 1, 1, 1)[:HELD]
-    augment = HeldAugmenter(held, augmentation, 0, len(images))
+    augment = DrawingPass(augmentation, len(images), held.device, held=held)
     index = np.random.default_rng(0).integers(0, HELD, (64, len(images)))
     batches = itertools.count()
 
     def work() -> torch.Tensor:
         epoch, number = divmod(next(batches), len(index))
-        return augment(epoch, index[number])
+        return augment(0, epoch, index[number])
 
     measure(what, torch.cuda.get_device_name(), len(images), work, torch.cuda.synchronize)
 

@@ -118,9 +118,9 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
 def augmented(batch: Batch) -> Tensor:
     """Return a batch's images, augmented on their device where the loader left that to be done."""
     images: Tensor = batch.images
-    table = batch.extra.get("table")
-    if table is None:
+    changes = batch.extra.get("changes")
+    if changes is None:
         return images
-    from inkmill.data.augment.apply_torch import apply_torch
+    from inkmill.data.augment.augment_torch import apply_changes
 
-    return apply_torch(images, table)
+    return apply_changes(images, changes)

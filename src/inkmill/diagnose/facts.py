@@ -18,11 +18,11 @@ class Stages:
         wait: what a read from the disk takes longer, waiting; the core is free for others meanwhile.
         fetch: what it takes longer of the core.
         decode, fit: to the model's input.
-        draw: the augmentation's numbers.
+        draw: the augmentation's numbers, where OpenCV applies them; a GPU draws for itself.
         augment: applying them with OpenCV.
         other: order, labels, laying out.
         kept: getting a kept picture instead of read, decode and fit.
-        augment_gpu: applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
+        augment_gpu: drawing and applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
         augment_host: issuing that, in seconds of the training process.
     """
 

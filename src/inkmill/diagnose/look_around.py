@@ -52,7 +52,7 @@ def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) 
         has it wait, which several that read at a time cause each other; None where that was not measured.
     """
     count = cores()
-    work = stages.fresh + stages.draw + stages.other + (stages.augment if plan.engine == "cv" else 0.0)
+    work = stages.fresh + stages.other + (stages.draw + stages.augment if plan.engine == "cv" else 0.0)
     # Small batches, for the sample holds several rounds of all workers, and a round of a slow disk is short.
     size = min(plan.batch_size, len(plan.source) // (4 * count), int(_ROUND_S / (work + stages.wait)))
     efficiency, wait = 1.0, None

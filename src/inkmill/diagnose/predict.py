@@ -87,9 +87,9 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
         # Measured warm, with all cores for itself: what others, or fetching, take of those is lost to DALI.
         others = host + (stages.fetch if cold else 0.0)
         return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
-    augment = stages.draw + (0.0 if on_gpu else stages.augment)
+    augment = 0.0 if on_gpu else stages.draw + stages.augment
     if settings.keep == "gpu" and kept == 1:
-        return {"step": device, "host": host + stages.draw}
+        return {"step": device, "host": host}
     fresh = stages.fresh + (stages.fetch if cold else 0.0)
     work = (1 - kept) * fresh + kept * stages.kept + augment + stages.other
     wait = (1 - kept) * stages.wait if cold else 0.0

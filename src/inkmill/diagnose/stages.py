@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from inkmill.data.augment.apply_cv import apply_cv
-from inkmill.data.augment.apply_torch import apply_torch
+from inkmill.data.augment.augment_torch import apply_changes
+from inkmill.data.augment.changes import Changes
 from inkmill.data.decode import decode
 from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
@@ -126,7 +127,7 @@ class _Chunks:
         assert plan.numbers is not None
         numbers = plan.numbers
         tables = [numbers.draw(0, 0, np.array(some), fit.height, width) for some in self.rows]
-        self.in_a_batch += ["draw"] if plan.engine == "none" else ["draw", "augment"]
+        self.in_a_batch += [] if plan.engine == "none" else ["draw", "augment"]
         return {
             "draw": self._window(lambda number: numbers.draw(0, 0, np.array(self.rows[number]), fit.height, width)),
             "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),
@@ -219,12 +220,12 @@ def _augmenting_on_gpu(plan: LoadPlan, device: torch.device, batch_size: int) ->
     numbers, fit = plan.numbers, plan.fit
     if numbers is None or plan.pipeline is not None or fit.mode == "height":
         return {}
-    table = numbers.draw(0, 0, np.arange(batch_size), fit.height, fit.width)
+    changes = Changes(numbers, 0, 0, np.arange(batch_size), fit.height, fit.width, batch_size)
     images = torch.randint(0, 256, (batch_size, fit.height, fit.width, fit.channels), dtype=torch.uint8, device=device)
     clock = GpuClock(device)
 
     def work() -> torch.Tensor:
-        return apply_torch(images, table)
+        return apply_changes(images, changes)
 
     return {
         "augment (GPU)": _gpu_window(clock, work, batch_size),

@@ -33,7 +33,7 @@ def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) ->
     batch = next(rig.repeated())
     if rig.device.type == "cuda":
         seconds, host = test.step.mean / size, test.issue_s / size
-        if batch.extra.get("table") is not None:
+        if batch.extra.get("changes") is not None:
             seconds, host = seconds - (stages.augment_gpu or 0.0), host - stages.augment_host
         return _step(current, max(1e-9, seconds), max(1e-9, host))
     began = process_time()

@@ -152,7 +152,7 @@ def _largest_stage(evidence: Evidence) -> str:
     times = {
         name: time.mean
         for name, time in evidence.stages.times.items()
-        if name in names and not (name == "augment" and augments_on_gpu)
+        if name in names and not (name in ("draw", "augment") and augments_on_gpu)
     }
     return names[max(times, key=lambda name: times[name])]
 

@@ -108,18 +108,13 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
     return make_loader(plan, workers, dataset.loader)
 
 
-def training_input(batch: Batch, batch_size: int) -> Tensor:
-    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU.
-
-    Only batches of the full size go through the compiled pass: a shorter one would be compiled anew for half a minute.
-    """
+def training_input(batch: Batch) -> Tensor:
+    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
     images: Tensor = batch.images
-    table = batch.extra.get("table")
-    if table is not None and len(table):
-        from inkmill.data.augment.apply_torch import apply_torch
+    if (changes := batch.extra.get("changes")) is not None:
+        from inkmill.data.augment.augment_torch import apply_changes
 
-        with torch.no_grad():
-            images = apply_torch(images, table, compiled=None if len(batch) == batch_size else False)
+        images = apply_changes(images, changes)
     return to_input(images)
 
 

@@ -158,7 +158,7 @@ class TrainingLoop:
         ids, lengths = self.prepared.codec.encode(texts)
         targets = on_device(ids, self.fabric.device)
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
-            logits = self.wrapped(training_input(batch, self.spec.dataset.batch_size), targets)
+            logits = self.wrapped(training_input(batch), targets)
             loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)

@@ -68,7 +68,7 @@ class ReadyLoader:
                 continue
             texts = self._normaliser.apply_all(batch.texts)
             ids, lengths = self._codec.encode(texts)
-            images = training_input(batch, self.plan.batch_size)
+            images = training_input(batch)
             yield TextBatch(images, on_device(ids, images.device), torch.from_numpy(lengths), texts, batch.keys)
 
     @property

@@ -1,4 +1,4 @@
-"""Pictures held on a device: what is drawn there is what NumPy draws, and batches look as those of the table do."""
+"""Drawing on a device: what is drawn there is what NumPy draws, and batches look as those of the table do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 from inkmill.data.augment import Augmentation, apply_cv  # noqa: E402
 from inkmill.data.augment import spec as ops  # noqa: E402
 from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
-from inkmill.data.augment.augment_torch import HeldAugmenter  # noqa: E402
+from inkmill.data.augment.augment_torch import DrawingPass, apply_changes  # noqa: E402
+from inkmill.data.augment.changes import Changes  # noqa: E402
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states, row_states, uniforms  # noqa: E402
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names  # noqa: E402
 
@@ -84,14 +85,35 @@ def test_a_batch_of_held_pictures_looks_as_its_table_says(
 ) -> None:
     index = np.random.default_rng(0).permutation(64)[:40]
     augmentation, expected = shown(crops[channels], name, index)
-    augment = HeldAugmenter(torch.from_numpy(crops[channels]), augmentation, seed=9, batch_size=40)
-    assert_close(augment(1, index).numpy(), expected)
+    images = torch.from_numpy(crops[channels])
+    held = DrawingPass(augmentation, 40, images.device, held=images)
+    assert_close(held(9, 1, index).numpy(), expected)
+    brought = DrawingPass(augmentation, 64, images.device)
+    assert torch.equal(brought(9, 1, index, images[index]), held(9, 1, index))
 
 
 def test_batches_without_rows_or_without_changes_are_fetched_alone(crops: dict[int, np.ndarray]) -> None:
+    images, none, two = torch.from_numpy(crops[3]), np.arange(0), np.array([5, 3])
+    changing, still = (DrawingPass(Augmentation(ops), 8, images.device, held=images) for ops in (SPECS["tao"], []))
+    assert changing(0, 0, none).shape == (0, 32, 128, 3)
+    assert torch.equal(still(0, 0, two), images[two])
+    changing, still = (DrawingPass(Augmentation(ops), 8, images.device) for ops in (SPECS["tao"], []))
+    assert changing(0, 0, none, images[none]).shape == (0, 32, 128, 3)
+    assert torch.equal(still(0, 0, two, images[two]), images[two])
+
+
+def test_pictures_of_other_samples_are_refused(crops: dict[int, np.ndarray]) -> None:
     images = torch.from_numpy(crops[3])
-    assert HeldAugmenter(images, Augmentation(SPECS["tao"]), 0, 8)(0, np.arange(0)).shape == (0, 32, 128, 3)
-    assert torch.equal(HeldAugmenter(images, Augmentation([]), 0, 8)(0, np.array([5, 3])), images[[5, 3]])
+    with pytest.raises(ValueError, match="3 pictures for 2 samples"):
+        DrawingPass(Augmentation(SPECS["tao"]), 8, images.device)(0, 0, np.arange(2), images[:3])
+
+
+def test_on_a_cpu_changes_are_applied_by_their_table(crops: dict[int, np.ndarray]) -> None:
+    index = np.arange(30)
+    augmentation, expected = shown(crops[3], "scene_text", index)
+    changes = Changes(augmentation, 9, 1, index, 32, 128, batch_size=64)
+    assert len(changes) == 30
+    assert np.array_equal(apply_changes(torch.from_numpy(crops[3][index]), changes).numpy(), expected)
 
 
 def test_a_compiler_sees_the_drawing_of_all_ops_as_one_graph() -> None:
@@ -104,10 +126,13 @@ def test_a_compiler_sees_the_drawing_of_all_ops_as_one_graph() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_one_compilation_serves_every_epoch_short_batches_and_overflowing_blocks(crops: dict[int, np.ndarray]) -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_one_compilation_serves_every_epoch_short_batches_and_overflowing_blocks(
+    crops: dict[int, np.ndarray], held: bool
+) -> None:
     images, size = torch.from_numpy(crops[1]), 64
     augmentation = Augmentation(parse_ops([{"op": "rotate"}, {"op": "blur", "p": 0.05, "sigma": 1}]))
-    augment = HeldAugmenter(images, augmentation, 9, size, compiled=True)
+    augment = DrawingPass(augmentation, size, images.device, held=images if held else None, compiled=True)
     blurred = [row for row in range(64) if augmentation.rows_with(ops.Blur, row_states(9, 1, np.array([row])))[0]]
     batches = [np.arange(size), np.arange(20), np.resize(blurred, size)]  # the last has 64 to blur, a block holds 32
     torch._dynamo.reset()
@@ -115,19 +140,26 @@ def test_one_compilation_serves_every_epoch_short_batches_and_overflowing_blocks
     for epoch in (1, 2):
         for index in batches:
             table = augmentation.draw(9, epoch, index, 32, 128)
-            assert_close(augment(epoch, index).numpy(), apply_torch(images[index], table).numpy())
+            batch = () if held else (images[index],)
+            assert_close(augment(9, epoch, index, *batch).numpy(), apply_torch(images[index], table).numpy())
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("name", preset_names())
-def test_the_compiled_pass_on_a_gpu_draws_and_shows_the_same(crops: dict[int, np.ndarray], name: str) -> None:
+def test_the_compiled_pass_on_a_gpu_draws_and_shows_the_same(
+    crops: dict[int, np.ndarray], name: str, held: bool
+) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     images = np.tile(crops[3], (8, 1, 1, 1))
     augmentation, index = Augmentation(SPECS[name]), np.random.default_rng(0).permutation(512)
-    augment = HeldAugmenter(torch.from_numpy(images).cuda(), augmentation, seed=9, batch_size=512)
+    on_gpu = torch.from_numpy(images).cuda()
+    augment = DrawingPass(augmentation, 512, on_gpu.device, held=on_gpu)
     for rows in (index, index[:100], index[::-1].copy()):  # the first records the pass, the others replay it
         by_cv = apply_cv(images[rows], augmentation.draw(9, 1, rows, 32, 128))
-        difference = np.abs(augment(1, rows).cpu().numpy().astype(int) - by_cv)
+        changes = Changes(augmentation, 9, 1, rows, 32, 128, batch_size=512)
+        by_gpu = augment(9, 1, rows) if held else apply_changes(on_gpu[torch.from_numpy(rows).cuda()], changes)
+        difference = np.abs(by_gpu.cpu().numpy().astype(int) - by_cv)
         assert difference.mean() < 0.4  # as in test_engines: OpenCV rounds after each change

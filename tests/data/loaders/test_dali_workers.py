@@ -69,7 +69,7 @@ def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
         {"fit": Fit(32, 160, 1, "height")},
         {"keep": Keep("ram")},
     ],
-    ids=["augmented", "with its table", "buckets", "kept"],
+    ids=["augmented", "changes left", "buckets", "kept"],
 )
 def test_processes_feed_the_same_bytes_as_threads(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], changes: dict[str, Any]
@@ -80,9 +80,10 @@ def test_processes_feed_the_same_bytes_as_threads(
             first, second = list(threads), list(processes)
             assert snapshot(second) == snapshot(first)
             for batch, other in zip(first, second, strict=True):
-                assert ("table" in batch.extra) == (wanted.engine == "none")
-                if "table" in batch.extra:
-                    assert np.array_equal(batch.extra["table"].values, other.extra["table"].values)
+                assert ("changes" in batch.extra) == (wanted.engine == "none")
+                if "changes" in batch.extra:
+                    one, two = (some.extra["changes"].table.values for some in (batch, other))
+                    assert np.array_equal(one, two)
         assert processes.stats.kept == threads.stats.kept
         assert not any("pass through a pipe" in note for note in processes.stats.notes)
         list(islice(processes, 3))

@@ -83,6 +83,6 @@ def test_without_an_engine_the_drawn_numbers_come_along(
     with make_loader(captcha_plan(augmentation=AUGMENTED, engine="none"), 1) as loader:
         batches = list(loader)
     for batch in batches:
-        batch.images = apply_cv(batch.images, batch.extra["table"])
+        batch.images = apply_cv(batch.images, batch.extra["changes"].table)
     assert snapshot(batches) == done
     assert snapshot(batches) != snapshot(make_loader(captcha_plan()))

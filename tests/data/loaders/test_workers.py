@@ -69,19 +69,21 @@ def test_closing_ends_the_workers(captcha_plan: Callable[..., LoadPlan]) -> None
 
 
 @pytest.mark.parametrize("preset", ["scene_text", "captcha"])
-def test_tables_come_through_shared_memory_and_outlive_their_batch(
+def test_changes_left_to_the_device_are_those_of_each_batch_and_outlive_it(
     captcha_plan: Callable[..., LoadPlan], preset: str
 ) -> None:
-    changes = Augmentation.from_spec(AugmentationSpec(preset=preset))
-    plan = captcha_plan(augmentation=changes, engine="none", faults={"broken": frozenset({5})}, on_bad_sample="skip")
+    wanted = Augmentation.from_spec(AugmentationSpec(preset=preset))
+    plan = captcha_plan(augmentation=wanted, engine="none", faults={"broken": frozenset({5})}, on_bad_sample="skip")
     plan = replace(plan, max_bad=1.0)
     expected = list(make_loader(plan))
     with make_loader(plan, 2) as loader:
-        tables = [batch.extra["table"] for batch in loader.views()]  # their slots are written again meanwhile
-    for table, batch in zip(tables, expected, strict=True):
-        assert np.array_equal(table.values, batch.extra["table"].values)
-        assert len(table) == len(batch)
-    assert {len(table) for table in tables} == {8, 7, 3}
+        left = [batch.extra["changes"] for batch in loader.views()]  # their slots are written again meanwhile
+    for changes, batch in zip(left, expected, strict=True):
+        drawn = wanted.draw(plan.seed, 0, batch.index, 32, batch.images.shape[2])
+        assert np.array_equal(changes.table.values, drawn.values)
+        assert np.array_equal(batch.extra["changes"].table.values, drawn.values)
+        assert len(changes) == len(batch)
+    assert {len(changes) for changes in left} == {8, 7, 3}
 
 
 def test_views_lie_in_shared_memory_and_copies_do_not(captcha_plan: Callable[..., LoadPlan]) -> None:

@@ -3,6 +3,7 @@
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.apply_cv import apply_cv
+from inkmill.data.augment.changes import Changes
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.polygons import move_polygons
 from inkmill.data.augment.table import Layout, Table
@@ -10,8 +11,10 @@ from inkmill.data.augment.table import Layout, Table
 __all__ = [
     "AlbumentationsPipeline",
     "Augmentation",
+    "Changes",
     "Layout",
     "Table",
+    "apply_changes",
     "apply_cv",
     "apply_torch",
     "move_polygons",
@@ -36,4 +39,8 @@ def __getattr__(name: str) -> object:
         from inkmill.data.augment.apply_torch import apply_torch
 
         return apply_torch
+    if name == "apply_changes":
+        from inkmill.data.augment.augment_torch import apply_changes
+
+        return apply_changes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

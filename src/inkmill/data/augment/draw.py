@@ -42,6 +42,9 @@ class Augmentation:
 
     Args:
         changes: ops in the order of application.
+
+    Attributes:
+        identity: stands for what may be drawn; equal for equal ops.
     """
 
     kind: Literal["numbers"] = "numbers"
@@ -49,6 +52,7 @@ class Augmentation:
 
     def __init__(self, changes: list[ops.Op]) -> None:
         self._ops = list(_flatten(changes, (), iter(range(1_000_000))))
+        self.identity = repr(self._ops)
         self.layout = _layout(self._ops)
         _ = self.layout.columns  # cached now: torch.compile cannot trace a cached_property's first call on Python 3.11
         self._draws: list[int] = []

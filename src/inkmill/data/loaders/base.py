@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from inkmill.data.sample import Batch
 from inkmill.data.sources.base import identity_of
 from inkmill.data.sources.combine import release
 from inkmill.errors import DataError
+
+if TYPE_CHECKING:
+    from inkmill.data.augment.changes import Changes
 
 STATE_VERSION = 2
 
@@ -112,6 +115,8 @@ class Loader(ABC):
                 if made is None:
                     return
                 self._account(made)
+                if self._leaves_changes:
+                    made.batch.extra["changes"] = self._changes(made.batch)
                 yield made.batch
                 if self._iteration != iteration:
                     raise RuntimeError("this loader was iterated anew: one iteration at a time")
@@ -125,6 +130,17 @@ class Loader(ABC):
         self._iteration += 1
         # Only here, never in the middle of an epoch: which batches are made ahead must not matter.
         self._blocked_mask[list(self._blocked.values())] = 1
+
+    @property
+    def _leaves_changes(self) -> bool:
+        return self.plan.engine == "none" and self.plan.numbers is not None
+
+    def _changes(self, batch: Batch) -> Changes:
+        from inkmill.data.augment.changes import Changes  # here, for it brings more along than most loaders need
+
+        plan, (height, width) = self.plan, batch.images.shape[1:3]
+        assert plan.numbers is not None
+        return Changes(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
 
     @abstractmethod
     def _produce(self, epoch: int, first: int) -> _Produced:

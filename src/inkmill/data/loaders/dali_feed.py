@@ -133,11 +133,9 @@ class DaliFeed:
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
         with clock.whole("augment"):
-            if plan.numbers is not None and (not self._augments or has_polygons(batch.targets)):
+            if plan.numbers is not None and has_polygons(batch.targets):
                 table = plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, width)
                 batch.targets = move_targets(batch.targets, table, made.regions)
-                if not self._augments:
-                    batch.extra["table"] = table
             columns = self._columns(epoch, files(images), sizes, width, index)
         made.stages = clock.seconds()
         return Fed(epoch, number, made, columns)
@@ -174,8 +172,6 @@ class DaliFeed:
         batch = made.batch
         if self._plan.pipeline is not None:
             refuse_polygons(batch.targets)
-        if self._augments:
-            batch.extra.pop("table", None)
         if not len(batch):
             return Fed(epoch, number, made, self._columns(epoch, *self._nothing(), None), careful=careful)
         columns = self._columns(epoch, *self._pixels(batch.images, batch.widths), batch.index)

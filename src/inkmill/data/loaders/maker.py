@@ -7,7 +7,7 @@ two integers, and loaders differ only in who calls `BatchMaker.make` and where t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,38 +55,24 @@ class Made:
     regions: Regions = field(default_factory=Counter)
     stages: Seconds = field(default_factory=dict)
 
-    def pack(self, room: NDArray[np.uint8] | None = None) -> tuple[Any, ...]:
-        """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text.
-
-        Args:
-            room: uint8, at least `plan.table_bytes` long, where a table's numbers are written: a pipe takes a
-                millisecond for those of 2,048 images.
-        """
-        batch, extra = self.batch, self.batch.extra
+    def pack(self) -> tuple[Any, ...]:
+        """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
+        batch = self.batch
         targets = batch.targets.values if isinstance(batch.targets, Texts) else batch.targets
-        if room is not None and "table" in extra:
-            numbers = extra["table"].values
-            room.view(np.float32)[: numbers.size] = numbers.ravel()
-            extra = extra | {"table": replace(extra["table"], values=numbers[:0])}
-        rest = (batch.index, batch.widths, batch.keys, targets, extra)
+        rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
         counts = (self.skipped, self.left_out, self.kept, self.damaged, self.regions, self.stages)
         return batch.images.shape, rest, counts
 
     @staticmethod
-    def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8], room: NDArray[np.uint8] | None = None) -> Made:
+    def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> Made:
         """Return what `pack` took apart.
 
         Args:
             packed: what it returned.
             buffer: holds the pixels; the batch's images are a view of it.
-            room: as for `pack`; the table is a copy of it, for it outlives the next batch.
         """
         shape, (index, widths, keys, targets, extra), counts = packed
         images = buffer[: int(np.prod(shape))].reshape(shape)
-        if room is not None and "table" in extra:
-            table = extra["table"]
-            numbers = room.view(np.float32)[: len(index) * table.layout.size].reshape(len(index), table.layout.size)
-            extra["table"] = replace(table, values=numbers.copy())
         if targets and type(targets[0]) is str:
             targets = Texts(targets)
         return Made(Batch(images, widths, targets, keys, index, extra), *counts)
@@ -242,12 +228,10 @@ class BatchMaker:
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
             batch.images[...] = plan.pipeline.apply(batch.images, plan.seed, epoch, batch.index)
-        if plan.numbers is None or not len(batch):
+        if plan.numbers is None or not len(batch) or not (plan.engine == "cv" or has_polygons(batch.targets)):
             return
         height, width = batch.images.shape[1:3]
         table = plan.numbers.draw(plan.seed, epoch, batch.index, height, width)
         batch.targets = move_targets(batch.targets, table, regions)
         if plan.engine == "cv":
             batch.images[...] = self._apply_cv(batch.images, table)
-        else:
-            batch.extra["table"] = table

@@ -40,8 +40,8 @@ class LoadPlan:
         on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
-        engine: "cv" augments here; "none" hands over the pictures as fitted, and the drawn numbers in
-            `Batch.extra["table"]` for an engine on the GPU. Polygons are those of the augmented picture either way.
+        engine: "cv" augments here; "none" hands over the pictures as fitted, and in `Batch.extra["changes"]` what an
+            engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
         keep: where fitted pictures are kept.
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
@@ -101,12 +101,6 @@ class LoadPlan:
     def batch_bytes(self) -> int:
         """Size of the pictures of the largest batch."""
         return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
-
-    @property
-    def table_bytes(self) -> int:
-        """Size of the numbers drawn for the largest batch, where they are handed over with it; else 0."""
-        numbers = self.numbers if self.engine == "none" else None
-        return 0 if numbers is None else self.batch_size * numbers.layout.size * np.dtype(np.float32).itemsize
 
 
 def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:

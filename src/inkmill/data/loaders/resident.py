@@ -27,7 +27,7 @@ from inkmill.errors import ConfigError, MissingExtraError
 if TYPE_CHECKING:
     import torch
 
-    from inkmill.data.augment.augment_torch import HeldAugmenter
+    from inkmill.data.augment.augment_torch import DrawingPass
 
 _FILL_BATCH = 1024
 
@@ -70,7 +70,7 @@ class ResidentLoader(Loader):
         self.device, self._workers = torch.device(device), workers
         self._check_room()
         self._images: torch.Tensor | None = None
-        self._augmenter: HeldAugmenter | None = None
+        self._augmenter: DrawingPass | None = None
         self._widths = np.zeros(len(plan.source), np.int32)
         self._keys: NDArray[Any] = np.empty(len(plan.source), object)
         self._targets: NDArray[Any] = np.empty(len(plan.source), object)  # strings where all are text
@@ -87,6 +87,10 @@ class ResidentLoader(Loader):
                 f"{len(self.plan.source):,} pictures need {needed / 2**30:.1f} GiB and {self.device} has"
                 f" {free / 2**30:.1f} free: keep them in RAM"
             )
+
+    @property
+    def _leaves_changes(self) -> bool:
+        return False
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
         if self._images is None:
@@ -116,7 +120,7 @@ class ResidentLoader(Loader):
 
         self.before_queueing()
         if self._augmenter is not None:
-            return self._augmenter(epoch, index)
+            return self._augmenter(self.plan.seed, epoch, index)
         assert self._images is not None
         where = torch.from_numpy(index)
         if self.device.type == "cuda":
@@ -131,7 +135,7 @@ class ResidentLoader(Loader):
         """Load every sample once."""
         import torch
 
-        from inkmill.data.augment.augment_torch import HeldAugmenter
+        from inkmill.data.augment.augment_torch import DrawingPass
         from inkmill.data.loaders import make_loader
 
         plan, fit = self.plan, self.plan.fit
@@ -152,7 +156,7 @@ class ResidentLoader(Loader):
         self._blocked_mask[list(self._blocked.values())] = 1
         self._polygons = not self._all_text and has_polygons(self._targets)  # type: ignore[arg-type]
         if plan.numbers is not None:
-            self._augmenter = HeldAugmenter(images, plan.numbers, plan.seed, plan.batch_size)
+            self._augmenter = DrawingPass(plan.numbers, plan.batch_size, self.device, held=images)
         self._images = images
 
     def _keep_targets(self, batch: Batch) -> None:

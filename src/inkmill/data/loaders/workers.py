@@ -28,7 +28,7 @@ _ALIGNMENT = 64  # bytes: a cache line
 
 @dataclass(frozen=True, slots=True)
 class _MakeBatches:
-    """Writes a batch's table and pixels into the slot; keys, targets and counts go through the pipe."""
+    """Writes a batch's pixels into the slot; keys, targets and counts go through the pipe."""
 
     plan: LoadPlan
     blocked: Arena
@@ -36,28 +36,19 @@ class _MakeBatches:
 
     @property
     def slot_bytes(self) -> int:
-        return _pixels_at(self.plan) + _rounded(self.plan.batch_bytes)
+        return -(-self.plan.batch_bytes // _ALIGNMENT) * _ALIGNMENT
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
         maker = BatchMaker(self.plan, self.store, np.frombuffer(self.blocked.buffer, np.uint8))
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
-            return maker.make(epoch, number, memory[_pixels_at(self.plan) :]).pack(memory)
+            return maker.make(epoch, number, memory).pack()
 
         return make
 
     def release(self) -> None:
         release(self.plan.source)
-
-
-def _pixels_at(plan: LoadPlan) -> int:
-    """Return where a slot's pixels begin: behind the table, whose numbers lie at a whole multiple of their size."""
-    return _rounded(plan.table_bytes)
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class WorkerLoader(Loader):
@@ -92,7 +83,7 @@ class WorkerLoader(Loader):
         for answer in islice(self._answers, len(self) - first):
             if answer.error is not None:
                 raise answer.error
-            yield Made.unpack(answer.content, answer.memory[_pixels_at(self.plan) :], answer.memory)
+            yield Made.unpack(answer.content, answer.memory)
         self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
 
     def release(self) -> None:
