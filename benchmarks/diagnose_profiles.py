@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="diagnose, and try all plans on, this profile alone")
     parser.add_argument("--seconds", type=float, default=100.0, help="of each diagnosis")
     parser.add_argument("--trial", type=float, default=8.0, help="seconds of each plan on each profile; 0 tries none")
-    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--images", type=int, default=150_000)
     parser.add_argument("--json", type=Path, help="what was found; what it holds already is not done again")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()

@@ -22,7 +22,7 @@ from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
 from inkmill.diagnose.look_around import measure_workers  # noqa: E402
 from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
-from inkmill.diagnose.sample import Sampled, take_sample  # noqa: E402
+from inkmill.diagnose.sample import Sampled, enough_to_try, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
 from inkmill.diagnose.trial import changed, open_warm, run_trial  # noqa: E402
 from inkmill.diagnose.windows import Rounds, exactly  # noqa: E402
@@ -227,6 +227,20 @@ def test_a_cold_trial_is_no_faster_than_the_disk(
     spec = spec_of("dataset.workers=4", "dataset.batch_size=16")
     some = take_sample(spec, disk, lambda line: None)
     assert undisturbed(lambda: run_trial(spec, some, 0.5, 0.1, cold=True).mean < 1.3 * 4 / 0.02)
+
+
+def test_a_cold_trial_takes_more_of_the_data_where_its_sample_has_too_few_batches(
+    spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path
+) -> None:
+    disk = SlowDisk(Subset(open_source(SourceSpec(path=str(captchas))), range(400)), 1e-3, tmp_path / "flags.npy")
+    spec, told = spec_of("dataset.workers=2", "dataset.batch_size=16"), list[str]()
+    some = take_sample(spec, disk, lambda line: None, 32)
+    more = enough_to_try(some, spec)
+    assert len(more.source) == 4 * 2 * 16
+    assert more.prepared.charset == some.prepared.charset, "the step must stay what it was compiled for"
+    assert enough_to_try(more, spec) is more
+    assert run_trial(spec, some, 0.2, 0.1, cold=True, tell=told.append).mean > 0
+    assert not told
 
 
 def test_a_sample_of_too_few_batches_for_a_cold_trial_is_told(

@@ -107,13 +107,14 @@ def resize(image: Image, width: int, height: int, out: Image | None = None) -> I
     """
     if out is None:
         out = np.empty((height, width, image.shape[2]), np.uint8)
-    steps = resize_steps(image.shape[1], image.shape[0], width, height)
-    for size in steps[:-1]:
-        image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
-    if steps:
-        cv2.resize(image, steps[-1], dst=out, interpolation=cv2.INTER_LINEAR)
-    else:
+    rows, columns = image.shape[:2]
+    if columns > 2 * width or rows > 2 * height:
+        for size in resize_steps(columns, rows, width, height)[:-1]:
+            image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
+    if image.shape[:2] == (height, width):
         out[...] = image
+    else:
+        cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     return out
 
 

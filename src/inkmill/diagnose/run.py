@@ -143,7 +143,7 @@ class _Run:
         with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
             self.kept = kept
             sampled = take_sample(self.spec, whole, self.say)
-            storage = measure_storage(sampled.source, self.folder, min(4.0, 0.1 * seconds))
+            storage = measure_storage(sampled.source, self.folder, min(3.0, 0.1 * seconds))
             sampled = affordable(sampled, self.spec, storage, _PASS * seconds)
             read_all(sampled.source, range(len(sampled.source)))
             self._mark("data")

@@ -21,6 +21,10 @@ from inkmill.text.normalise import Normaliser
 from inkmill.training.prepare import Prepared, PreparedSet, Say, check_rules
 
 MOST_SAMPLES = 20_000
+MOST_TO_TRY = 100_000
+"""Where a plan is tried that makes many large batches at a time and reads each from the disk."""
+
+_ROUNDS = 4  # of all workers, in an epoch that is read from the disk
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ def open_whole(spec: Spec, say: Say) -> Source:
     return sources[0] if weights == [1.0] else Mix(sources, weights)
 
 
-def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, seed: int = 0) -> Sampled:
+def take_sample(
+    spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, seed: int = 0, charset: Charset | None = None
+) -> Sampled:
     """Take a random part of the data, without the samples whose label cannot be trained on; no image is opened.
 
     Args:
@@ -74,6 +80,7 @@ def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, s
         say: prints one line.
         most: size of the part.
         seed: of the choice.
+        charset: the characters that may be used; those of a list, or of the part's labels, where None.
 
     Raises:
         DataError: no label of the part can be used.
@@ -83,8 +90,9 @@ def take_sample(spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, s
     rows = np.random.default_rng(seed).choice(len(whole), min(most, len(whole)), replace=False).astype(np.int64)
     normaliser = Normaliser(spec.dataset.normalise)
     labels = [_label(whole, row, normaliser) for row in rows.tolist()]
-    listed = spec.dataset.character_list_file
-    charset = Charset.from_file(listed) if listed else Charset.from_texts(labels)
+    if charset is None:
+        listed = spec.dataset.character_list_file
+        charset = Charset.from_file(listed) if listed else Charset.from_texts(labels)
     rules = check_rules(spec, charset)
     good = _usable(labels, charset, spec.dataset.max_label_length)
     if rules.capacity is not None and rules.required_steps is not None and rules.fit.mode != "height":
@@ -112,6 +120,17 @@ def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) ->
     makers = max(1, min(spec.dataset.workers, cores()))
     each = max((perf_counter() - began) / max(1, done) / makers, (storage.cold_s or 0.0) / storage.at_a_time)
     return sampled.cut(min(MOST_SAMPLES, max(2 * spec.dataset.batch_size, int(pass_s / each))))
+
+
+def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
+    """Return a larger part of the data where this one has too few batches for `spec` to be read from the disk.
+
+    All that is made ahead, some times over: else what is read comes from memory, where it was read just before.
+    """
+    needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
+    if len(sampled.source) >= min(needed, len(sampled.whole)):
+        return sampled
+    return take_sample(spec, sampled.whole, lambda line: None, needed, charset=sampled.prepared.charset)
 
 
 def _label(source: Source, row: int, normaliser: Normaliser) -> str:

@@ -78,7 +78,7 @@ def measure_stages(rig: Rig, seconds: float) -> StageTimes:
         measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
     times = {name: interval(steady(values)) for name, values in measured.items()}
     whole = times.pop("make")
-    named = sum(times[name].mean for name in chunks.in_a_batch)
+    named = sum(times[name].mean for name in ("read", "decode", "fit"))
     rest = max(0.0, whole.mean - named)
     times["collate"] = Interval(rest, max(0.0, rest - whole.half), rest + whole.half, whole.count)
     return StageTimes(times, chunks.image_bytes, chunks.bad)
@@ -96,12 +96,12 @@ class _Chunks:
         self.encoded = [[plan.source.get(row).image for row in some] for some in self.rows]
         self.image_bytes = float(np.mean([len(data) for some in self.encoded for data in some]))
         self.pixels = [[decode(data, plan.fit.channels) for data in some] for some in self.encoded]
-        self.in_a_batch = ["read", "decode", "fit"]
 
     def windows(self) -> dict[str, Callable[[], float]]:
         plan, fit = self.plan, self.plan.fit
         buffer = np.empty(_CHUNK * fit.height * self.width * fit.channels, np.uint8)
-        maker = BatchMaker(plan, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
+        unaugmented = replace(plan, augmentation=None)
+        maker = BatchMaker(unaugmented, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
         found = {
             "make": self._window(lambda number: maker.make(0, number, buffer)),
             "read": self._window(lambda number: [plan.source.get(row) for row in self.rows[number]]),
@@ -121,15 +121,15 @@ class _Chunks:
             for row, image in zip(batch, images, strict=True):
                 fit.apply(image, out=row)
         if (pipeline := plan.pipeline) is not None:
-            self.in_a_batch.append("augment")
             index = [np.array(some) for some in self.rows]
             return {"augment": self._window(lambda number: pipeline.apply(batches[number], 0, 0, index[number]))}
         assert plan.numbers is not None
         numbers = plan.numbers
         tables = [numbers.draw(0, 0, np.array(some), fit.height, width) for some in self.rows]
-        self.in_a_batch += [] if plan.engine == "none" else ["draw", "augment"]
+        every = np.arange(plan.batch_size)  # a whole batch: drawing a few rows costs hardly less than drawing many
+        draw = self._window(lambda number: numbers.draw(0, number, every, fit.height, width), len(every))
         return {
-            "draw": self._window(lambda number: numbers.draw(0, 0, np.array(self.rows[number]), fit.height, width)),
+            "draw": draw,
             "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),
         }
 
@@ -147,14 +147,15 @@ class _Chunks:
             places.append((index, fitted, np.empty(len(index), np.int32)))
         return self._window(lambda number: store.read(*places[number]))
 
-    def _window(self, work: Callable[[int], Any]) -> Callable[[], float]:
+    def _window(self, work: Callable[[int], Any], images: int | None = None) -> Callable[[], float]:
+        """Return the window of some work on a chunk, by its number; or on so many images, whatever the number."""
         turns = _turns(len(self.rows))
 
         def window() -> float:
             number = next(turns)
             began = perf_counter()
             work(number)
-            return (perf_counter() - began) / len(self.rows[number])
+            return (perf_counter() - began) / (images or len(self.rows[number]))
 
         return window
 

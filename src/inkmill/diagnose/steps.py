@@ -24,7 +24,7 @@ _WORTH = 1.03
 _LARGEST_BATCH = 4096
 _FEWEST_STEPS = 20  # an epoch of fewer steps teaches little
 _CPU_STEPS = 3
-_TRIALS = 5
+_TRIALS = 3
 
 
 def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) -> Step:

@@ -13,11 +13,12 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.diagnose.cold import drop
 from inkmill.diagnose.rig import Rig, for_ever
-from inkmill.diagnose.sample import Sampled
+from inkmill.diagnose.sample import Sampled, enough_to_try
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
 from inkmill.training.loop import TrainingLoop
 
 _WARM_STEPS = 3
+_COLD_WINDOWS = 3  # at least: each takes some batches of every worker
 
 
 def changed(spec: Spec, overrides: dict[str, Any]) -> Spec:
@@ -65,20 +66,21 @@ def run_trial(
     Raises:
         InkmillError: these settings cannot run here.
     """
+    cold = cold and spec.dataset.keep == "none"
+    if cold:
+        sampled = enough_to_try(sampled, spec)
     rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
     try:
-        with open_warm(rig, warm_s) as loader:
-            cold = cold and spec.dataset.keep == "none"
+        with open_warm(rig, warm_s) if spec.dataset.keep != "none" else rig.open_real() as loader:
             if cold and len(loader) <= _makers(loader):
                 tell(
                     f"the trial read from memory, not from the disk: the sample has {len(loader)} batches"
                     f" of {spec.dataset.batch_size}, and {_makers(loader)} are made at a time"
                 )
                 cold = False
-            for _, batch in zip(range(_WARM_STEPS), for_ever(loader), strict=False):
-                rig.step(batch)  # what is compiled for these settings is compiled now, outside of the windows
-            window = (_cold_window if cold else _window)(rig, loader, seconds / 8)
-            return interval(in_rounds({"images/s": window}, Rounds(seconds, narrow=0.01))["images/s"])
+            window = _cold_window(rig, loader, seconds / 8) if cold else _window(rig, loader, seconds / 8)
+            rounds = Rounds(seconds, least=_COLD_WINDOWS, narrow=0.01) if cold else Rounds(seconds, narrow=0.01)
+            return interval(in_rounds({"images/s": window}, rounds)["images/s"])
     finally:
         rig.close()
 
@@ -86,10 +88,18 @@ def run_trial(
 def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
     """Windows follow each other without a pause, so nothing is made between them."""
     batches = for_ever(loader)  # an epoch of its own: what was made ahead of others must not count
-    for _ in range(max(1, 2 * rig.spec.dataset.workers)):
-        rig.step(next(batches))
-    rig.settle()
+    _warm_up(rig, batches, 2 * rig.spec.dataset.workers, 2 * seconds)
     return lambda: _speed(rig, batches, seconds)
+
+
+def _warm_up(rig: Rig, batches: Iterator[Batch], steps: int, seconds: float) -> None:
+    """Do so many steps, for so long, but a few at least: what is compiled is compiled then, outside of the windows."""
+    until = monotonic() + seconds
+    for number in range(max(_WARM_STEPS, steps)):
+        if number >= _WARM_STEPS and monotonic() > until:
+            break
+        rig.step(next(batches))
+        rig.settle()
 
 
 def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
@@ -99,6 +109,7 @@ def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[],
     made some rounds later: over another number of batches it would count some that were ready when it started.
     """
     epochs, makers = count(1000, 2), _makers(loader)
+    _warm_up(rig, for_ever(loader), _WARM_STEPS, seconds)
 
     def window() -> float:
         source = loader.plan.source

@@ -84,7 +84,9 @@ def test_processes_feed_the_same_bytes_as_threads(
                 if "changes" in batch.extra:
                     one, two = (some.extra["changes"].table.values for some in (batch, other))
                     assert np.array_equal(one, two)
-        assert processes.stats.kept == threads.stats.kept
+        # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
+        least, most = (67 - 2 * wanted.batch_size, 67) if wanted.keep.tier == "ram" else (0, 0)
+        assert all(least <= loader.stats.kept <= most for loader in (threads, processes))
         assert not any("pass through a pipe" in note for note in processes.stats.notes)
         list(islice(processes, 3))
         state = processes.state_dict()

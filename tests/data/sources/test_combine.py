@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inkmill.data.sample import Sample, Source, Text
 from inkmill.data.sources import Concat, Mix, Subset, holdout
-from inkmill.data.sources.base import described
+from inkmill.data.sources.base import described, reading
 from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
 from inkmill.errors import ConfigError, DataError
 
@@ -131,6 +131,16 @@ def test_many_samples_are_described_as_each_is(kind: str) -> None:
     keys, targets = described(whole, index)
     assert keys == [whole.key(i) for i in index]
     assert targets == [whole.target(i) for i in index]
+
+
+@pytest.mark.parametrize("kind", ["source", "subset", "mix"])
+def test_many_samples_are_read_as_each_is(kind: str) -> None:
+    source = Words(["a", "b", "c", "d", "e"])
+    whole: Source = {"source": source, "subset": Subset(source, [4, 1, 3]), "mix": Mix([source, source], [0.4, 1])}[
+        kind
+    ]
+    with reading(whole) as get:
+        assert [get(i) for i in (2, 0, 2, 1)] == [whole.get(i) for i in (2, 0, 2, 1)]
 
 
 @pytest.mark.parametrize("kind", ["subset", "mix"])

@@ -16,6 +16,7 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.convert import convert
 from inkmill.data.sample import Labels, Source, Text
 from inkmill.data.sources import Concat, open_source
+from inkmill.data.sources.base import reading
 from inkmill.errors import ConfigError, DataError, LabelFileError
 
 
@@ -162,6 +163,21 @@ def test_a_hole_in_an_lmdb_is_named_when_it_is_read(tmp_path: Path) -> None:
     del pairs["image-000000002"]
     with pytest.raises(DataError, match="image-000000002 is missing"):
         source_of(write_lmdb(tmp_path / "l", pairs)).get(1)
+
+
+def test_many_samples_of_an_lmdb_are_read_around_a_hole(tmp_path: Path) -> None:
+    pairs = clova(4, 4)
+    del pairs["image-000000002"], pairs["label-000000003"]
+    source = source_of(write_lmdb(tmp_path / "l", pairs))
+    with reading(source) as get:
+        assert get(0) == source.get(0)
+        with pytest.raises(DataError, match="image-000000002 is missing"):
+            get(1)
+        with pytest.raises(DataError, match="label-000000003 is missing"):
+            get(2)
+        with pytest.raises(IndexError):
+            get(4)
+        assert get(3) == source.get(3)
 
 
 def test_a_missing_label_is_named_among_many(tmp_path: Path) -> None:

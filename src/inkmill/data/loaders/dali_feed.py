@@ -28,6 +28,7 @@ from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
 from inkmill.data.sample import Batch, Sample, in_a_row
+from inkmill.data.sources.base import reading
 from inkmill.data.targets import fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
@@ -143,7 +144,8 @@ class DaliFeed:
     def _samples(self, epoch: int, number: int, good: NDArray[np.bool_], index: Index) -> list[Sample]:
         source = self._plan.source
         if self._reader is None:
-            return [source.get(i) for i in index.tolist()]
+            with reading(source) as get:
+                return [get(i) for i in index.tolist()]
         images = compress(self._reader.images(epoch, number), good)
         return [Sample(source.key(i), image, source.target(i)) for i, image in zip(index.tolist(), images, strict=True)]
 

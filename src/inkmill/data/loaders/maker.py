@@ -7,6 +7,7 @@ two integers, and loaders differ only in who calls `BatchMaker.make` and where t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,8 +18,8 @@ from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import Seconds, StageClock
-from inkmill.data.sample import Batch, Polygons, Target, Texts, in_a_row
-from inkmill.data.sources.base import described
+from inkmill.data.sample import Batch, Polygons, Sample, Target, Texts, in_a_row
+from inkmill.data.sources.base import described, reading
 from inkmill.data.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
@@ -159,13 +160,13 @@ class BatchMaker:
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
-        with clock.rows(len(index)) as clocks:
+        with clock.rows(len(index)) as clocks, reading(self._plan.source) as get:
             for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clocks, strict=True)):
                 try:
                     if hit[row]:
                         key, target = self._kept(sample_index, regions)
                     else:
-                        key, target, widths[row] = self._fitted(sample_index, images[row], regions, clocked)
+                        key, target, widths[row] = self._fitted(get, sample_index, images[row], regions, clocked)
                 except (DataError, OSError) as error:
                     skipped.append(self._bad(sample_index, error))
                     keys.append(None)
@@ -193,11 +194,16 @@ class BatchMaker:
         return source.key(index), target
 
     def _fitted(
-        self, index: int, pixels: NDArray[np.uint8], regions: Regions, clock: StageClock | None
+        self,
+        get: Callable[[int], Sample],
+        index: int,
+        pixels: NDArray[np.uint8],
+        regions: Regions,
+        clock: StageClock | None,
     ) -> tuple[str, Target, int]:
         if clock is not None:
             clock.start()
-        fit, sample = self._plan.fit, self._plan.source.get(index)
+        fit, sample = self._plan.fit, get(index)
         if clock is not None:
             clock.lap("read")
         image = decode(sample.image, fit.channels)

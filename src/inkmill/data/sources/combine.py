@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inkmill.data.sample import Sample, Source, Target
-from inkmill.data.sources.base import BaseSource, described, identity_of
+from inkmill.data.sources.base import BaseSource, described, identity_of, reading
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import ConfigError, DataError
 
@@ -39,6 +40,12 @@ class Subset(BaseSource):
     def get(self, index: int) -> Sample:
         """See `Source.get`; in one go, as the whole reads it."""
         return self.source.get(int(self.indices[self._checked(index)]))
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[int], Sample]]:
+        """See `BaseSource.reading`."""
+        with reading(self.source) as get:
+            yield lambda index: get(int(self.indices[self._checked(index)]))
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
@@ -116,6 +123,19 @@ class Mix(BaseSource):
         number, inner = self.locate(index)
         sample = self.sources[number].get(inner)
         return Sample(self._key(number, sample.key), sample.image, sample.target)
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[int], Sample]]:
+        """See `BaseSource.reading`."""
+        with ExitStack() as stack:
+            gets = [stack.enter_context(reading(source)) for source in self.sources]
+
+            def get(index: int) -> Sample:
+                number, inner = self.locate(index)
+                sample = gets[number](inner)
+                return Sample(self._key(number, sample.key), sample.image, sample.target)
+
+            yield get
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""

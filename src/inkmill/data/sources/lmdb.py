@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sample import Labels, Sample, Target, Text
-from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
 from inkmill.data.sources.packed import fingerprint
 from inkmill.errors import DataError, MissingExtraError
 
@@ -53,6 +54,26 @@ class LmdbSource(BaseSource):
         key = f"image-{number:09d}"
         check_image_bytes(len(image), key)
         return Sample(key, image, self._target(label, key))
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[int], Sample]]:
+        """See `BaseSource.reading`; all samples come from one transaction, which halves what reading one costs."""
+        environment = self._environment()
+        with environment.reading() as value:
+
+            def get(index: int) -> Sample:
+                number = self._checked(index) + self._base
+                name = b"image-%09d" % number
+                try:
+                    image, label = value(name), value(b"label-%09d" % number)
+                except environment.error:
+                    return self.get(index)  # which says what is wrong
+                if image is None or label is None or len(image) > MAX_IMAGE_BYTES:
+                    return self.get(index)
+                key = name.decode("ascii")
+                return Sample(key, image, self._target(label, key))
+
+            yield get
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
@@ -131,7 +152,7 @@ class _Environment:
             pages, size = self._env.info()["last_pgno"] + 1, self._env.stat()["psize"]
         except lmdb.Error as error:
             raise DataError(f"{path} cannot be read as an LMDB ({error})") from error
-        self._path, self._error = path, lmdb.Error
+        self._path, self.error = path, lmdb.Error
         # A page that is not there ends the process, without a word.
         if pages * size > (path / "data.mdb").stat().st_size:
             raise DataError(f"{path / 'data.mdb'} is cut short: copy it again")
@@ -141,8 +162,14 @@ class _Environment:
         try:
             with self._env.begin() as transaction:
                 return [transaction.get(key.encode("ascii")) for key in keys]
-        except self._error as error:
+        except self.error as error:
             raise DataError(f"{self._path} is damaged ({error}): copy it again, or convert it anew") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[bytes], bytes | None]]:
+        """Give what returns values by their key, copied, from one transaction; what it raises is `error`."""
+        with self._env.begin() as transaction:
+            yield transaction.get
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) != [None]
