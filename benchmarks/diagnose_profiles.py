@@ -116,7 +116,7 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
         "verdict": found.verdict.sentence,
         "overrides": found.overrides,
         "settings": asdict(found.plan.best.settings),
-        "now": found.test.images_per_s,
+        "now": found.now.mean,
         "predicted": found.plan.best.images_per_s,
         "measured": found.measured.mean,
         "seconds": found.seconds,
