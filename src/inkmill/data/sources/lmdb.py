@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sample import Labels, Sample, Target, Text
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
@@ -92,11 +94,15 @@ class LmdbSource(BaseSource):
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
         """See `BaseSource.described`; all labels come from one transaction."""
-        keys = [self.key(i) for i in index]
-        labels = self._environment().get(*(f"label-{self._checked(i) + self._base:09d}" for i in index))
+        positions = np.asarray(index, np.int64)
+        if positions.size and not (positions.min() >= 0 and positions.max() < len(self)):
+            positions = np.array([self._checked(i) for i in index])
+        numbers = [f"{number:09d}" for number in (positions + self._base).tolist()]
+        keys = ["image-" + number for number in numbers]
+        labels = self._environment().get(*["label-" + number for number in numbers])
         if None in labels:
             self.target(index[labels.index(None)])  # which says what is wrong
-        return keys, [self._target(label, key) for label, key in zip(labels, keys, strict=True) if label is not None]
+        return keys, [self._target(label, key) for label, key in zip(cast(list[bytes], labels), keys, strict=True)]
 
     def files(self, index: Sequence[int]) -> list[Path]:
         """See `BaseSource.files`."""
