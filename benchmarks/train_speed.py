@@ -200,7 +200,8 @@ def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], in
         return FromLoader(DeviceLoader(make_loader(plan, task.workers), task.device), seconds)
 
     def device() -> FromLoader:
-        return FromLoader(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers), seconds)
+        loader = ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers)
+        return FromLoader(DeviceLoader(loader, task.device), seconds)
 
     def repeated() -> Stream:
         stream = ours("none")
