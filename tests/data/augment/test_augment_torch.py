@@ -108,6 +108,12 @@ def test_pictures_of_other_samples_are_refused(crops: dict[int, np.ndarray]) -> 
         DrawingPass(Augmentation(SPECS["tao"]), 8, images.device)(0, 0, np.arange(2), images[:3])
 
 
+def test_equal_specs_share_a_pass_and_others_do_not() -> None:
+    identities = [Augmentation(parse_ops([{"op": "rotate", "degrees": limits}])).identity for limits in (5, 5, 6)]
+    assert identities[0] == identities[1] != identities[2]
+    assert len({Augmentation(changes).identity for changes in SPECS.values()}) == len(SPECS)
+
+
 def test_on_a_cpu_changes_are_applied_by_their_table(crops: dict[int, np.ndarray]) -> None:
     index = np.arange(30)
     augmentation, expected = shown(crops[3], "scene_text", index)
