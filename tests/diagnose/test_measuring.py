@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.fit import Fit  # noqa: E402
 from inkmill.data.loaders import LoadPlan  # noqa: E402
+from inkmill.data.sample import Batch  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.diagnose.facts import Stages  # noqa: E402
 from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
@@ -24,7 +28,7 @@ from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, enough_to_try, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
-from inkmill.diagnose.trial import changed, open_warm, run_trial  # noqa: E402
+from inkmill.diagnose.trial import _warm_up, changed, open_warm, run_trial  # noqa: E402
 from inkmill.diagnose.windows import Rounds, exactly  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
 
@@ -239,8 +243,27 @@ def test_a_cold_trial_takes_more_of_the_data_where_its_sample_has_too_few_batche
     assert len(more.source) == 4 * 2 * 16
     assert more.prepared.charset == some.prepared.charset, "the step must stay what it was compiled for"
     assert enough_to_try(more, spec) is more
+    greedy = spec_of("dataset.workers=16", "dataset.batch_size=64")
+    everything = enough_to_try(some, greedy)
+    assert enough_to_try(everything, greedy) is everything, "there is no more to take"
     assert run_trial(spec, some, 0.2, 0.1, cold=True, tell=told.append).mean > 0
     assert not told
+
+
+def test_what_was_made_ahead_while_the_first_step_compiled_is_used_up_before_the_clock_runs() -> None:
+    class Compiling:
+        steps = 0
+
+        def step(self, batch: object) -> None:
+            time.sleep(0.3 * (not self.steps))
+            self.steps += 1
+
+        def settle(self) -> None:
+            pass
+
+    rig: Any = Compiling()
+    _warm_up(rig, itertools.repeat(cast(Batch, None)), 12, seconds=0.2)
+    assert rig.steps == 3 + 12
 
 
 def test_a_sample_of_too_few_batches_for_a_cold_trial_is_told(

@@ -35,7 +35,7 @@ def diagnose(
     Measures on this machine, this data and this model, for two minutes at most; nothing is trained or changed. What it
     finds best is also what dataset.loader=auto takes from then on.
     """
-    began = monotonic()
+    began = monotonic()  # loading torch takes a tenth of the time
     from inkmill.diagnose.page import write_page
     from inkmill.diagnose.run import diagnose as run
     from inkmill.diagnose.sample import open_whole
@@ -50,9 +50,7 @@ def diagnose(
         console.print(line, markup=False, highlight=False)
 
     whole = open_whole(loaded, say)
-    found = run(
-        loaded, say, source=whole, seconds=max(1.0, seconds - (monotonic() - began))
-    )  # torch takes long to load
+    found = run(loaded, say, source=whole, seconds=seconds, began=began)
     show(console, found)
     if json is not None:
         write_json_atomic(json, found.to_json())

@@ -24,7 +24,7 @@ from inkmill.diagnose.plan import Plan, words_of
 from inkmill.diagnose.prove import Proved, prove, unproved
 from inkmill.diagnose.quiet import own_core_seconds
 from inkmill.diagnose.rig import Rig
-from inkmill.diagnose.sample import Sampled, affordable, open_whole, take_sample
+from inkmill.diagnose.sample import Sampled, affordable, enough_to_try, open_whole, take_sample
 from inkmill.diagnose.stages import StageTimes, measure_stages
 from inkmill.diagnose.steps import settings_of, users_step
 from inkmill.diagnose.storage import Storage, measure_storage
@@ -37,7 +37,7 @@ from inkmill.training.loop import TrainingLoop
 Say = Callable[[str], None]
 
 SECONDS = 105.0
-"""All of it, so that with starting up it stays within two minutes."""
+"""All of it, starting up included; what began in time may end some seconds later."""
 
 _PASS = 0.04  # of the time, for one pass over the sample by the user's workers
 _THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
@@ -112,7 +112,9 @@ class Diagnosis:
         }
 
 
-def diagnose(spec: Spec, say: Say, *, source: Source | None = None, seconds: float = SECONDS) -> Diagnosis:
+def diagnose(
+    spec: Spec, say: Say, *, source: Source | None = None, seconds: float = SECONDS, began: float | None = None
+) -> Diagnosis:
     """Find out what limits training with `spec` on this machine.
 
     Args:
@@ -120,18 +122,21 @@ def diagnose(spec: Spec, say: Say, *, source: Source | None = None, seconds: flo
         say: prints one line.
         source: all training samples, where they are not those that the spec names.
         seconds: how long it may take, about.
+        began: `time.monotonic` when that time began; now, where None.
 
     Raises:
         InkmillError: no data, a device that is not there, settings that cannot be.
     """
-    return _Run(spec, say, seconds).run(open_whole(spec, say) if source is None else source)
+    return _Run(spec, say, seconds, monotonic() if began is None else began).run(
+        open_whole(spec, say) if source is None else source
+    )
 
 
 class _Run:
-    def __init__(self, spec: Spec, say: Say, seconds: float) -> None:
+    def __init__(self, spec: Spec, say: Say, seconds: float, began: float) -> None:
         self.given = self.spec = spec
         self.say, self.seconds = say, seconds
-        self.began = monotonic()
+        self.began = began
         self.machine = machine_stamp()
         self.notes: list[str] = []
         self.phases: dict[str, float] = {}
@@ -140,6 +145,7 @@ class _Run:
 
     def run(self, whole: Source) -> Diagnosis:
         seconds = self.seconds
+        self._mark("start")
         with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
             self.kept = kept
             sampled = take_sample(self.spec, whole, self.say)
@@ -283,9 +289,12 @@ class _Run:
             return unproved(current, facts, now, "others fill this machine", notes), now
 
         def trial(plan: Plan) -> Interval:
+            nonlocal sampled
             settings = plan.best.settings
             spec = changed(self.spec, overrides := settings.overrides(current))
             room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(settings.keep, 0)
+            if cold and settings.keep == "none":
+                sampled = enough_to_try(sampled, spec)  # for later trials too
             spec = self._with_scaled_keep(spec, sampled, room_left)
             if overrides:
                 self.say(f"trying the plan: {words_of(overrides)}")

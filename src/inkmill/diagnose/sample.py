@@ -34,10 +34,12 @@ class Sampled:
     Attributes:
         prepared: what training needs; no validation sets.
         whole: all training samples.
+        taken: how many of them were chosen, those included whose labels cannot be used.
     """
 
     prepared: Prepared
     whole: Source
+    taken: int
 
     @property
     def source(self) -> Source:
@@ -49,7 +51,7 @@ class Sampled:
         if len(self.source) <= most:
             return self
         part = replace(self.prepared.train, source=Subset(self.source, np.arange(most)))
-        return replace(self, prepared=replace(self.prepared, train=part))
+        return replace(self, prepared=replace(self.prepared, train=part), taken=most)
 
 
 def open_whole(spec: Spec, say: Say) -> Source:
@@ -103,7 +105,7 @@ def take_sample(
         say(f"{(~good).sum():,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
     train = PreparedSet(Subset(whole, rows[good]), None, {})
-    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole)
+    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole, len(rows))
 
 
 def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
@@ -125,10 +127,11 @@ def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) ->
 def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
     """Return a larger part of the data where this one has too few batches for `spec` to be read from the disk.
 
-    All that is made ahead, some times over: else what is read comes from memory, where it was read just before.
+    All that is made ahead, some times over: else what is read comes from memory, where it was read just before. Where
+    widths are free all pictures would have to be looked at first, and the sample stays as it is.
     """
     needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
-    if len(sampled.source) >= min(needed, len(sampled.whole)):
+    if sampled.taken >= min(needed, len(sampled.whole)) or sampled.prepared.fit.mode == "height":
         return sampled
     return take_sample(spec, sampled.whole, lambda line: None, needed, charset=sampled.prepared.charset)
 

@@ -21,6 +21,7 @@ from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.sources import Subset
+from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages
 from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.diagnose.rig import Rig
@@ -104,7 +105,7 @@ class _Chunks:
         maker = BatchMaker(unaugmented, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
         found = {
             "make": self._window(lambda number: maker.make(0, number, buffer)),
-            "read": self._window(lambda number: [plan.source.get(row) for row in self.rows[number]]),
+            "read": self._window(self._read),
             "decode": self._window(lambda number: [decode(data, fit.channels) for data in self.encoded[number]]),
             "fit": self._window(lambda number: [fit.apply(image) for image in self.pixels[number]]),
         }
@@ -113,6 +114,11 @@ class _Chunks:
         if plan.bucket_widths is None:
             found["kept"] = self._kept()
         return found
+
+    def _read(self, number: int) -> None:
+        with reading(self.plan.source) as get:
+            for row in self.rows[number]:
+                get(row)
 
     def _augmenting(self) -> dict[str, Callable[[], float]]:
         plan, fit, width = self.plan, self.plan.fit, self.width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from math import inf
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -93,10 +94,15 @@ def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], floa
 
 
 def _warm_up(rig: Rig, batches: Iterator[Batch], steps: int, seconds: float) -> None:
-    """Do so many steps, for so long, but a few at least: what is compiled is compiled then, outside of the windows."""
-    until = monotonic() + seconds
-    for number in range(max(_WARM_STEPS, steps)):
-        if number >= _WARM_STEPS and monotonic() > until:
+    """Do some steps, in which what is compiled is compiled, then up to so many more, for so long.
+
+    The others use up what was made ahead meanwhile, which must not count as made in a window.
+    """
+    until = inf
+    for number in range(_WARM_STEPS + steps):
+        if number == _WARM_STEPS:
+            until = monotonic() + seconds
+        if monotonic() > until:
             break
         rig.step(next(batches))
         rig.settle()
@@ -109,7 +115,7 @@ def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[],
     made some rounds later: over another number of batches it would count some that were ready when it started.
     """
     epochs, makers = count(1000, 2), _makers(loader)
-    _warm_up(rig, for_ever(loader), _WARM_STEPS, seconds)
+    _warm_up(rig, for_ever(loader), 0, seconds)
 
     def window() -> float:
         source = loader.plan.source

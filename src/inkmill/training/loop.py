@@ -157,8 +157,9 @@ class TrainingLoop:
         texts = self.prepared.normaliser.apply_all(batch.texts)
         ids, lengths = self.prepared.codec.encode(texts)
         targets = on_device(ids, self.fabric.device)
+        images = training_input(batch)  # augmentation is compiled for itself, and fills short batches up
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
-            logits = self.wrapped(training_input(batch), targets)
+            logits = self.wrapped(images, targets)
             loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)

@@ -119,6 +119,10 @@ def test_on_a_cpu_changes_are_applied_by_their_table(crops: dict[int, np.ndarray
     augmentation, expected = shown(crops[3], "scene_text", index)
     changes = Changes(augmentation, 9, 1, index, 32, 128, batch_size=64)
     assert len(changes) == 30
+    with pytest.raises(ValueError, match="those of a batch of"):
+        apply_changes(torch.from_numpy(crops[3][:29]), changes)
+    nothing = Changes(augmentation, 9, 1, index[:0], 32, 128, batch_size=64)
+    assert apply_changes(torch.from_numpy(crops[3][:0]), nothing).shape == (0, 32, 128, 3)
     assert np.array_equal(apply_changes(torch.from_numpy(crops[3][index]), changes).numpy(), expected)
 
 

@@ -74,7 +74,7 @@ def test_a_bad_sample_is_not_kept(captcha_plan: Callable[..., LoadPlan], tmp_pat
         assert loader.stats.bad_samples == 1
 
 
-def test_without_an_engine_the_drawn_numbers_come_along(
+def test_without_an_engine_the_changes_come_along(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
 ) -> None:
     from inkmill.data.augment.apply_cv import apply_cv

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -178,6 +180,17 @@ def test_many_samples_of_an_lmdb_are_read_around_a_hole(tmp_path: Path) -> None:
         with pytest.raises(IndexError):
             get(4)
         assert get(3) == source.get(3)
+
+
+def test_an_lmdb_that_grew_while_it_was_open_is_one_sentence(tmp_path: Path) -> None:
+    source = source_of(write_lmdb(tmp_path / "l", clova(3, 3)))
+    grow = "import lmdb, sys\nwith lmdb.open(sys.argv[1], map_size=1 << 26) as env, env.begin(write=True) as t:\n"
+    grow += "    t.put(b'x', bytes(1 << 25))"
+    subprocess.run([sys.executable, "-c", grow, str(tmp_path / "l")], check=True)
+    with pytest.raises(DataError, match="is damaged"), reading(source):
+        pass
+    with pytest.raises(DataError, match="is damaged"):
+        source.get(0)
 
 
 def test_a_missing_label_is_named_among_many(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The torch engine: applies a table to a whole uint8 batch on its device.
 
-Nothing waits for the device: the table goes there in one copy, and which passes run is known from the spec. Where the
-device holds all pictures, `augment_torch` also draws there.
+Nothing waits for the device: the table goes there in one copy, and which passes run is known from the spec. What also
+draws on the device is in `augment_torch`.
 """
 
 from __future__ import annotations

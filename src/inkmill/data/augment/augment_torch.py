@@ -43,6 +43,10 @@ def apply_changes(images: Tensor, changes: Changes) -> Tensor:
     Raises:
         ValueError: batch and changes do not belong together.
     """
+    if tuple(images.shape[:3]) != (expected := (len(changes), changes.height, changes.width)):
+        raise ValueError(f"the changes are those of a batch of {expected}, the images are {tuple(images.shape)}")
+    if not len(changes):
+        return images
     if not images.is_cuda:
         return apply_torch(images, changes.table)
     key = (changes.augmentation.identity, changes.batch_size, *images.shape[1:], images.device)
@@ -78,7 +82,7 @@ class DrawingPass:
         self._compiled = device.type == "cuda" if compiled is None else compiled
         self._steps = torch.from_numpy(augmentation.steps.view(np.int64)).to(device)
         self._constants = constants_on(device)
-        self._fast: _Run = torch.compile(self._run, dynamic=False, fullgraph=True) if self._compiled else self._run
+        self._fast: _Run = torch.compile(self._run, dynamic=False) if self._compiled else self._run
         self._recorded: RecordedPass | None = None
 
     def __call__(self, seed: int, epoch: int, index: NDArray[np.int64], images: Tensor | None = None) -> Tensor:

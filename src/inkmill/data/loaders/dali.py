@@ -38,7 +38,7 @@ class DaliLoader(Loader):
     augments.
 
     Args:
-        plan: what to load; its `engine` "cv" means DALI here, "none" leaves the drawn numbers to the consumer.
+        plan: what to load; its `engine` "cv" means DALI here, "none" leaves augmentation to the consumer.
         decode: "cpu", or "mixed" for NVIDIA's JPEG decoder on the GPU.
         augment: "cpu" or "gpu": where images are fitted and augmented.
         device_id: number of the GPU on which batches end; None uses no GPU.

@@ -54,7 +54,10 @@ class BaseSource:
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """Give a `get` for many samples in a row, which may be cheaper; good within the block, for one thread."""
+        """Give a `get` for many samples in a row, which may be cheaper; good within the block, for one thread.
+
+        A source that overrides `get` of another one overrides this too, or loaders will not see it.
+        """
         yield self.get
 
     def image(self, index: int) -> bytes:

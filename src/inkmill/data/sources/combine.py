@@ -155,6 +155,22 @@ class Mix(BaseSource):
         number, inner = self.locate(index)
         return self.sources[number].target(inner)
 
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """See `BaseSource.described`; each source is asked once."""
+        rows: dict[int, list[int]] = {}
+        inner: list[int] = []
+        for row, i in enumerate(index):
+            number, place = self.locate(i)
+            rows.setdefault(number, []).append(row)
+            inner.append(place)
+        found: dict[int, tuple[str, Target]] = {}
+        for number, some in rows.items():
+            keys, targets = described(self.sources[number], [inner[row] for row in some])
+            found |= {
+                row: (self._key(number, key), target) for row, key, target in zip(some, keys, targets, strict=True)
+            }
+        return [found[row][0] for row in range(len(inner))], [found[row][1] for row in range(len(inner))]
+
     def files(self, index: Sequence[int]) -> list[Path]:
         """See `BaseSource.files`."""
         inside: dict[int, list[int]] = {}

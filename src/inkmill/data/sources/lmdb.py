@@ -165,17 +165,24 @@ class _Environment:
 
     def get(self, *keys: str) -> list[bytes | None]:
         """Return values, copied; each call has its own transaction, so any thread may call."""
-        try:
-            with self._env.begin() as transaction:
-                return [transaction.get(key.encode("ascii")) for key in keys]
-        except self.error as error:
-            raise DataError(f"{self._path} is damaged ({error}): copy it again, or convert it anew") from error
+        with self.reading() as value:
+            try:
+                return [value(key.encode("ascii")) for key in keys]
+            except self.error as error:
+                raise self._damaged(error) from error
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[bytes], bytes | None]]:
-        """Give what returns values by their key, copied, from one transaction; what it raises is `error`."""
-        with self._env.begin() as transaction:
+        """Give what returns values by their key, copied, from one transaction; what that raises is `error`."""
+        try:
+            transaction = self._env.begin()
+        except self.error as error:
+            raise self._damaged(error) from error
+        with transaction:
             yield transaction.get
+
+    def _damaged(self, error: Exception) -> DataError:
+        return DataError(f"{self._path} is damaged ({error}): copy it again, or convert it anew")
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) != [None]
