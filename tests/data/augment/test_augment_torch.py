@@ -173,3 +173,22 @@ def test_the_compiled_pass_on_a_gpu_draws_and_shows_the_same(
         by_gpu = augment(9, 1, rows) if held else apply_changes(on_gpu[torch.from_numpy(rows).cuda()], changes)
         difference = np.abs(by_gpu.cpu().numpy().astype(int) - by_cv)
         assert difference.mean() < 0.4  # as in test_engines: OpenCV rounds after each change
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("held", [True, False])
+def test_a_short_batch_is_the_same_bytes_whether_it_comes_first_or_later(
+    crops: dict[int, np.ndarray], held: bool
+) -> None:
+    """Else a run that is resumed at the end of an epoch would be another one."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    images, index = torch.from_numpy(crops[3]).cuda(), np.arange(64)
+    augmentation, kept = Augmentation(SPECS["scene_text"]), images if held else None
+
+    def augmented(drawing: DrawingPass, rows: np.ndarray) -> torch.Tensor:
+        return drawing(9, 1, rows, None if held else images[torch.from_numpy(rows).cuda()])
+
+    first, later = (DrawingPass(augmentation, 64, images.device, held=kept) for _ in range(2))
+    augmented(later, index)
+    assert torch.equal(augmented(first, index[:11]), augmented(later, index[:11]))
