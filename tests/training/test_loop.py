@@ -23,7 +23,10 @@ def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
     """A pass that a GPU records goes on as it was recorded: run uncompiled at first, it would stay so for good."""
     small = ["model.backbone=VGG", "model.feature_channel=8", "model.sequence=none", "model.input_width=64"]
     spec = load_spec(None, [*small, "train.device=cpu", "dataset.batch_size=8", f"results_dir={tmp_path}"])
-    rig = Rig(spec, take_sample(spec, open_source(SourceSpec(path=str(captchas))), lambda line: None, 16).prepared)
+    rig = Rig(
+        spec,
+        take_sample(spec, open_source(SourceSpec(path=str(captchas / "labels.tsv"))), lambda line: None, 16).prepared,
+    )
     compilations: list[str] = []
 
     def counted(name: str) -> Any:
