@@ -68,3 +68,18 @@ def test_after_an_epoch_the_next_one_comes(captcha_plan: Callable[..., LoadPlan]
     assert (loader.state_dict()["epoch"], loader.state_dict()["batches"]) == (1, 1)
     loader.set_epoch(7)
     assert (loader.state_dict()["epoch"], loader.state_dict()["batches"]) == (7, 0)
+
+
+@each_device
+def test_a_batch_handed_over_stays_as_it_is_when_the_epoch_is_left(
+    captcha_plan: Callable[..., LoadPlan], device: str
+) -> None:
+    """Its copy may be on its way when the next iteration has its place written again."""
+    with DeviceLoader(make_loader(captcha_plan(shuffle=True), 1), device) as loader:
+        for epoch in range(20):
+            loader.set_epoch(epoch)
+            first = next(iter(loader))
+            next(iter(loader))
+            loader.set_epoch(epoch)
+            again = next(iter(loader))
+            assert torch.equal(first.images, again.images)

@@ -67,6 +67,39 @@ def test_a_run_left_early_does_not_cut_the_next_one_short(pool: Pool) -> None:
 
 
 @dataclass(frozen=True)
+class Stamps:
+    """Each task leaves its number in the memory."""
+
+    slot_bytes: int = 8
+
+    def open(self) -> Callable[[tuple[int, ...], Any], int]:
+        def do(task: tuple[int, ...], memory: Any) -> int:
+            memory[:] = task[1]
+            return task[1]
+
+        return do
+
+    def release(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_answer_stays_as_it_is_while_the_next_one_is_taken(count: int) -> None:
+    """A GPU fetches one meanwhile."""
+    pool = Pool(Stamps(), count)
+    last = None
+    try:
+        for number, answer in enumerate(pool.answers((0, number) for number in range(30))):
+            for worker in pool._workers:
+                assert not worker.tasks or worker.connection.poll(20)  # it has done all it may
+            assert answer.memory.tolist() == [number] * 8
+            assert last is None or last.memory.tolist() == [number - 1] * 8
+            last = answer
+    finally:
+        pool.close()
+
+
+@dataclass(frozen=True)
 class Marks:
     """Each task marks its byte of the shared memory."""
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from inkmill.data.loaders.gpu_idle import GpuIdle
     from inkmill.data.loaders.upload import Upload
 
-_Item = tuple[Batch, dict[str, Any], "torch.cuda.Event | None"]
+_Uploaded = tuple[Batch, dict[str, Any], "torch.cuda.Event"]
 """A batch, the wrapped loader's state after it, and the end of its copy."""
+_Item = tuple[Batch, dict[str, Any], "torch.cuda.Event | None"]
 
 
 class DeviceLoader:
@@ -134,7 +135,8 @@ class DeviceLoader:
 
         loader = self.loader
         upload = self._upload = self._upload or Upload(self.device, loader.plan.batch_bytes)
-        waiting: _Item | None = None
+        upload.wait()  # the end of an iteration may have left a copy on its way, and the loader begins to write there
+        waiting: _Uploaded | None = None
         for number, batch in enumerate(loader.views()):
             if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
                 loader.stats.notes.append(note)
@@ -142,7 +144,7 @@ class DeviceLoader:
             following = replace(batch, images=images), loader.state_dict(), copied
             if waiting is not None:
                 yield waiting
-            copied.synchronize()  # the loader writes there again as soon as it is asked for more
+                waiting[2].synchronize()  # the loader writes there again once it is asked for the next batch but one
             waiting = following
         if waiting is not None:
             yield waiting

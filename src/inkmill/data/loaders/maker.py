@@ -23,6 +23,8 @@ from inkmill.data.sources.base import described, reading
 from inkmill.data.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.errors import DataError
 
+_BETWEEN = "\0"  # strings that are sent as one
+
 
 class RowOrder(Protocol):
     """Says which samples make each batch."""
@@ -57,10 +59,10 @@ class Made:
     stages: Seconds = field(default_factory=dict)
 
     def pack(self) -> tuple[Any, ...]:
-        """Return all but the pixels, cheap to send: strings rather than objects where every target is a Text."""
+        """Return all but the pixels, cheap to send: the keys as one string, and so the targets where all are text."""
         batch = self.batch
-        targets = batch.targets.values if isinstance(batch.targets, Texts) else batch.targets
-        rest = (batch.index, batch.widths, batch.keys, targets, batch.extra)
+        targets = _joined(batch.targets.values) if isinstance(batch.targets, Texts) else batch.targets
+        rest = (batch.index, batch.widths, _joined(batch.keys), targets, batch.extra)
         counts = (self.skipped, self.left_out, self.kept, self.damaged, self.regions, self.stages)
         return batch.images.shape, rest, counts
 
@@ -74,9 +76,20 @@ class Made:
         """
         shape, (index, widths, keys, targets, extra), counts = packed
         images = buffer[: int(np.prod(shape))].reshape(shape)
+        targets = _apart(targets)
         if targets and type(targets[0]) is str:
             targets = Texts(targets)
-        return Made(Batch(images, widths, targets, keys, index, extra), *counts)
+        return Made(Batch(images, widths, targets, _apart(keys), index, extra), *counts)
+
+
+def _joined(strings: list[str]) -> str | list[str]:
+    """Return strings as one, sent and taken apart in half the time of a list, or the list where that cannot be."""
+    joined = _BETWEEN.join(strings)
+    return joined if joined.count(_BETWEEN) == len(strings) - 1 else strings
+
+
+def _apart(strings: Any) -> Any:
+    return strings.split(_BETWEEN) if isinstance(strings, str) else strings
 
 
 class BatchMaker:

@@ -32,7 +32,10 @@ from inkmill.data.processes import light_start
 from inkmill.errors import DataError
 
 SLOTS = 4
-"""Answers a worker's memory holds: those asked for, and those done that wait for their turn."""
+"""Answers a worker's memory holds: those asked for, those done that wait for their turn, and those lent."""
+
+LENT = 2
+"""Answers that stay as they are: a GPU fetches one while the consumer takes the next."""
 
 _ASKED = 2  # of them asked for at a time: one in the making and one to go on with; more would tie work to slow workers
 _PATIENCE_S = 5.0  # how long a worker may take to end by itself
@@ -45,7 +48,7 @@ class Answer:
     Attributes:
         task: which one.
         content: what the job returned.
-        memory: uint8, the slot it was answered in; valid until the next answer is asked for.
+        memory: uint8, the slot it was answered in; valid until the next answer but one is asked for.
         error: why there is no content.
     """
 
@@ -104,16 +107,19 @@ class Pool:
             busy = {slot for slot, _ in worker.tasks}
             worker.free = [slot for slot in range(SLOTS) if slot not in busy]
         asked: deque[_Place] = deque()
+        lent: deque[_Place] = deque()
         ready: dict[_Place, Answer] = {}
         while self._ask(tasks, asked) or asked:
             if not asked or asked[0] not in ready:  # without any asked for, all are busy with what was left of a run
                 self._collect(ready, self._workers)
                 continue
-            worker, slot = place = asked.popleft()
-            yield ready.pop(place)
+            lent.append(asked.popleft())
+            yield ready.pop(lent[-1])
             if self._run.value != run:
                 raise RuntimeError("these answers ended: the pool was released, closed, or asked anew meanwhile")
-            worker.free.append(slot)  # the consumer asks for the next answer: it is done with this one
+            if len(lent) == LENT:
+                worker, slot = lent.popleft()
+                worker.free.append(slot)
             self._collect(ready, [w for w in self._workers if w.free and w.tasks], patience=0)
 
     def release(self) -> None:

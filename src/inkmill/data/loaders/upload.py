@@ -78,9 +78,13 @@ class Upload:
         self._staging.reverse()
         return self._staging[0].send(images, self._device, self._stream)
 
+    def wait(self) -> None:
+        """Return when all that was sent is there."""
+        self._stream.synchronize()
+
     def unlock(self) -> None:
         """Let go of all memory; the next batch needs `lock` again."""
-        self._stream.synchronize()
+        self.wait()
         _unlock(self._locked)
         self._refused = []
 
