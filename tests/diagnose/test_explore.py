@@ -57,7 +57,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "measure_gpu_augmentation", augment)
     monkeypatch.setattr(module, "measure_dali", dali)
     monkeypatch.setattr(module, "has_dali", lambda: True)
-    monkeypatch.setattr(module, "cores", lambda: 16)
+    monkeypatch.setattr(module, "seconds_to_compile", lambda model, step: 35.0)
     return names
 
 
@@ -66,9 +66,9 @@ def explored(tried: list[str]) -> Callable[..., Explored]:
     plan = SimpleNamespace(numbers=object(), pipeline=None, fit=SimpleNamespace(mode="stretch"))
 
     def run(facts: Facts, seconds: float = 60.0, current: Settings = NOW) -> Explored:
-        device = torch.device("cpu")
+        device, spec = torch.device("cpu"), SimpleNamespace(model=None)
         until = monotonic() + seconds
-        return Exploration(None, None, plan, device, current, facts, until).run()  # type: ignore[arg-type]
+        return Exploration(spec, None, plan, device, current, facts, until).run()  # type: ignore[arg-type]
 
     return run
 
@@ -87,7 +87,7 @@ def test_where_they_cannot_the_gpu_is_asked_to_augment_and_then_to_decode(
     explored: Callable[..., Explored], tried: list[str]
 ) -> None:
     found = explored(replace(MANY, cores=2))
-    assert tried == ["augment 1024", "dali", "compile"], "the batch of the plan, so that the trial compiles nothing"
+    assert tried == ["augment 1024", "compile", "dali"], "the batch of the plan, so that the trial compiles nothing"
     assert found.facts.stages.augment_gpu == 7e-7
     assert found.facts.dali == {"mixed": 60_000.0}
     assert set(found.times.times) == {"augment (GPU)", "issue augment"}

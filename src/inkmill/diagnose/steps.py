@@ -10,15 +10,13 @@ import torch
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.config.spec import Spec
+from inkmill.diagnose.compiling import note_compiled
 from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
 from inkmill.errors import first_line
 from inkmill.training.loop import TrainingLoop
-
-COMPILE_S = 35.0
-"""A compiled backbone is tried where so much time is left: TAO's ResNet takes 24 s on 16 cores, 40 s on slow ones."""
 
 _WORTH = 1.03
 _LARGEST_BATCH = 4096
@@ -91,7 +89,8 @@ class StepTrials:
 
     def try_compiled(self, step: Step) -> None:
         """Try a step with a compiled backbone."""
-        self._tried(step, compile=True)
+        if self._tried(step, compile=True) is not None:
+            note_compiled(self.spec.model, step)
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
