@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from inkmill.config.model import ModelSpec
-from inkmill.diagnose.facts import Step
+from inkmill.diagnose.facts import Settings, Step
 from inkmill.machine import cores
 
 COMPILE_S = 35.0
@@ -25,7 +25,7 @@ CACHED_S = 15.0
 _COMPILERS = 16  # cores that compiling keeps busy; with fewer it takes longer
 
 
-def seconds_to_compile(model: ModelSpec, step: Step) -> float:
+def seconds_to_compile(model: ModelSpec, step: Step | Settings) -> float:
     """Return about how long trying a compiled step takes."""
     mark = _mark(model, step)
     if mark is not None and mark.is_file():
@@ -33,7 +33,7 @@ def seconds_to_compile(model: ModelSpec, step: Step) -> float:
     return COMPILE_S * _COMPILERS / min(_COMPILERS, cores())
 
 
-def note_compiled(model: ModelSpec, step: Step) -> None:
+def note_compiled(model: ModelSpec, step: Step | Settings) -> None:
     """Remember that the backbone of a step was compiled, as long as torch does."""
     mark = _mark(model, step)
     if mark is not None:
@@ -42,7 +42,7 @@ def note_compiled(model: ModelSpec, step: Step) -> None:
             mark.touch()
 
 
-def _mark(model: ModelSpec, step: Step) -> Path | None:
+def _mark(model: ModelSpec, step: Step | Settings) -> Path | None:
     try:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
