@@ -307,6 +307,18 @@ def test_foreign_shards_are_read_without_an_index(tmp_path: Path) -> None:
     assert "no index" in notes
 
 
+@pytest.mark.parametrize("order", [("png", "txt"), ("txt", "png"), ("png", "more", "txt"), ("txt", "more", "png")])
+@pytest.mark.parametrize("size", [0, 511, 513, 5000])
+def test_a_label_is_read_wherever_it_lies(order: tuple[str, ...], size: int, tmp_path: Path) -> None:
+    contents = {"png": b"p" * size, "txt": "một".encode(), "more": b"m" * 9000}
+    members = {f"{number}.{kind}": contents[kind] for number in range(2) for kind in order}
+    source = source_of(make_tar(tmp_path / "s.tar", members))
+    for number in range(2):
+        sample = source.get(number)
+        assert (sample.key, sample.image, sample.target) == (f"s/{number}", contents["png"], Text("một"))
+        assert (sample.image, sample.target) == (source.image(number), source.target(number))
+
+
 def test_shards_are_named_by_brace_pattern_and_folder(folder: Path, tmp_path: Path) -> None:
     convert(source_of(folder), tmp_path / "s", "shards", shard_size=1)
     by_pattern = source_of(f"{tmp_path}/s/shard-{{000000..000002}}.tar")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.formats.base import IMAGE_SUFFIXES
-from inkmill.data.sample import Labels, Target, Text
-from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sample import Labels, Sample, Target, Text
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint
 from inkmill.data.sources.shard_index import Member, read_members, split_name
 from inkmill.errors import DataError
@@ -26,6 +26,7 @@ _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFI
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
 _MAX_LABEL_BYTES = 1 << 20
 _OPEN_SHARDS = 32
+_BETWEEN = 4096  # bytes: image and label no further apart are read at once; side by side there are at most 1,023
 
 
 class ShardSource(BaseSource):
@@ -56,6 +57,18 @@ class ShardSource(BaseSource):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def get(self, index: int) -> Sample:
+        """See `Source.get`; a label beside its image comes with it."""
+        index = self._checked(index)
+        shard, offset, size, label_offset, label_size, kind = self._table[index].tolist()
+        first, end = min(offset, label_offset), max(offset + size, label_offset + label_size)
+        if size > MAX_IMAGE_BYTES or label_size > _MAX_LABEL_BYTES or end - first > size + label_size + _BETWEEN:
+            return super().get(index)
+        data = self._read(shard, first, end - first, index)
+        label = data[label_offset - first : label_offset - first + label_size]
+        key = self._keys[index]
+        return Sample(key, data[offset - first : offset - first + size], _target(_LABEL_EXTENSIONS[kind], label, key))
 
     def image(self, index: int) -> bytes:
         """See `Source.get`."""
