@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from inkmill import __version__
 from inkmill.config.model import ModelSpec
 from inkmill.diagnose.facts import Settings, Step
 from inkmill.machine import cores
@@ -44,12 +45,15 @@ def note_compiled(model: ModelSpec, step: Step | Settings) -> None:
 
 def _mark(model: ModelSpec, step: Step | Settings) -> Path | None:
     try:
+        from torch._inductor import config
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+        if config.force_disable_caches or not config.fx_graph_cache:
+            return None
         folder = Path(cache_dir())
-    except (ImportError, OSError):  # torch promises nothing about it, and it makes the folder
+    except Exception:  # torch promises nothing about all this, and it is only about a guess
         return None
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    key = (torch.__version__, gpu, model.model_dump(), step.batch_size, step.precision, step.channels_last)
+    key = (__version__, torch.__version__, gpu, model.model_dump(), step.batch_size, step.precision, step.channels_last)
     digest = hashlib.sha256(json.dumps(key, default=str, sort_keys=True).encode()).hexdigest()[:24]
     return folder / f"inkmill-{digest}"

@@ -15,7 +15,7 @@ from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
-from inkmill.errors import first_line
+from inkmill.errors import DataError, first_line
 from inkmill.training.loop import TrainingLoop
 
 _WORTH = 1.03
@@ -89,8 +89,7 @@ class StepTrials:
 
     def try_compiled(self, step: Step) -> None:
         """Try a step with a compiled backbone."""
-        if self._tried(step, compile=True) is not None:
-            note_compiled(self.spec.model, step)
+        self._tried(step, compile=True)
 
     def room_for(self, batch_size: int) -> bool:
         """Whether a batch of this size makes sense and will fit, going by the last trial."""
@@ -128,14 +127,17 @@ class StepTrials:
         try:
             rig = Rig(spec, self.sampled.prepared, batches=1)
             try:
-                batch = next(rig.repeated())
+                batch, size = next(rig.repeated()), spec.dataset.batch_size
+                if spec.train.compile and len(batch) < size:
+                    raise DataError("a picture of its batch cannot be read, and short batches are not compiled")
                 for _ in range(3):
                     rig.step(batch)
                 issue_s = rig.clock.issue_s(lambda: rig.step(batch))
                 seconds = median(rig.clock.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
-                size = spec.dataset.batch_size
                 self.compiled = rig.loop if spec.train.compile and not self.spec.train.compile else None
+                if spec.train.compile:
+                    note_compiled(spec.model, settings_of(spec, rig))
                 return _step(settings_of(spec, rig), seconds / size, issue_s / size)
             finally:
                 rig.close()

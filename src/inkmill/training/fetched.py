@@ -19,10 +19,7 @@ class Fetched:
     def __init__(self, *results: Tensor) -> None:
         self._results = [result.to("cpu", non_blocking=True) for result in results]
         on_gpu = results[0].device.type == "cuda"
-        self._there: torch.cuda.Event | None = None
-        if on_gpu:
-            self._there = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # who waits sleeps
-            self._there.record(torch.cuda.current_stream(results[0].device))
+        self._there = torch.cuda.current_stream(results[0].device).record_event() if on_gpu else None
 
     def take(self) -> list[NDArray[Any]]:
         """Return them as arrays."""

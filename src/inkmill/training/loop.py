@@ -29,7 +29,6 @@ from inkmill.training.checkpoint import save_checkpoint
 from inkmill.training.ema import WeightAverage
 from inkmill.training.loss_watch import LossWatch
 from inkmill.training.optim import Schedule, build_optimizer
-from inkmill.training.pace import Pace
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
 from inkmill.training.reading import in_words, on_device
@@ -107,7 +106,6 @@ class TrainingLoop:
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
         self.watch = LossWatch(1 if fabric.device.type == "cpu" else settings.log_every, fabric)
         self.progress = Progress()
-        self._pace = Pace(fabric.device)
         self._stop = StopSignal(fabric, reporter.say, settings.log_every)
 
     def run(self) -> Progress:
@@ -166,7 +164,6 @@ class TrainingLoop:
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)
         self.watch.add(loss.detach(), len(batch), batch.keys)
-        self._pace.issued()
         self.reporter.batch_done(len(batch))
 
     def _compiled(self, images: int) -> AbstractContextManager[object]:

@@ -103,7 +103,10 @@ class Loader(ABC):
             yield replace(batch, images=batch.images.copy()) if self.borrows else batch
 
     def views(self) -> Iterator[Batch]:
-        """Like iterating, but the images may be a view, which is valid until the next batch but one is asked for."""
+        """Like iterating, but images may be views, each valid until this iteration asks for the next batch but one.
+
+        A new iteration may write anywhere.
+        """
         self._begin()
         iteration = self._iteration
         produced = self._produce(self._epoch, self._batches)

@@ -48,7 +48,7 @@ class Answer:
     Attributes:
         task: which one.
         content: what the job returned.
-        memory: uint8, the slot it was answered in; valid until the next answer but one is asked for.
+        memory: uint8, the slot it was answered in; valid until this iteration asks for the next answer but one.
         error: why there is no content.
     """
 
