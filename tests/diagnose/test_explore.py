@@ -57,7 +57,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "measure_gpu_augmentation", augment)
     monkeypatch.setattr(module, "measure_dali", dali)
     monkeypatch.setattr(module, "has_dali", lambda: True)
-    monkeypatch.setattr(module, "seconds_to_compile", lambda model, step: 35.0)
+    monkeypatch.setattr(module, "cores", lambda: 16)
     return names
 
 
@@ -66,9 +66,9 @@ def explored(tried: list[str]) -> Callable[..., Explored]:
     plan = SimpleNamespace(numbers=object(), pipeline=None, fit=SimpleNamespace(mode="stretch"))
 
     def run(facts: Facts, seconds: float = 60.0, current: Settings = NOW) -> Explored:
-        device, spec = torch.device("cpu"), SimpleNamespace(model=None)
+        device = torch.device("cpu")
         until = monotonic() + seconds
-        return Exploration(spec, None, plan, device, current, facts, until).run()  # type: ignore[arg-type]
+        return Exploration(None, None, plan, device, current, facts, until).run()  # type: ignore[arg-type]
 
     return run
 

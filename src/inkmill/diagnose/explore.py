@@ -15,14 +15,14 @@ import torch
 from inkmill.config.spec import Spec
 from inkmill.data.dali import has_dali
 from inkmill.data.loaders import LoadPlan
-from inkmill.diagnose.compiling import seconds_to_compile
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.look_around import measure_dali
 from inkmill.diagnose.plan import WORTH, make_plan
 from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
-from inkmill.diagnose.steps import StepTrials, step_to_compile
+from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
 from inkmill.errors import first_line
+from inkmill.machine import cores
 from inkmill.training.loop import TrainingLoop
 
 AUGMENT_S = 22.0
@@ -30,6 +30,7 @@ AUGMENT_S = 22.0
 DALI_S = 15.0
 """Likewise DALI, twice: decoding on the CPU and on the GPU."""
 
+_COMPILERS = 16  # cores that compiling a backbone keeps busy; with fewer it takes longer
 _WINDOWS_S = 1.5
 
 
@@ -90,11 +91,10 @@ class Exploration:
         """Try what is worth it."""
         self.steps.try_cheap(self.facts.steps[0])
         self._take_steps()
+        compile_s = COMPILE_S * _COMPILERS / min(_COMPILERS, cores())
         for _ in range(2):  # a compiled step may be too fast for what fed the other
             self._dear("dataset.augment_on=gpu", AUGMENT_S, self._with_free_augmentation(), self._augment_on_gpu)
-            compiled = self._with_fast_compiled()
-            seconds = 0.0 if compiled is None else seconds_to_compile(self.steps.spec.model, compiled.steps[-1])
-            self._dear("train.compile=true", seconds, compiled, self._compile)
+            self._dear("train.compile=true", compile_s, self._with_fast_compiled(), self._compile)
             self._dear("dataset.loader=dali", DALI_S, self._with_endless_dali(self.facts), self._dali)
         notes = dict.fromkeys((*self.steps.notes, *self.notes))
         return Explored(self.facts, self.times, bool(self.steps.steps), tuple(notes), self.steps.compiled)

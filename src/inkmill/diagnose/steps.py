@@ -10,13 +10,15 @@ import torch
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.config.spec import Spec
-from inkmill.diagnose.compiling import note_compiled
 from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import Rig
 from inkmill.diagnose.sample import Sampled
 from inkmill.errors import DataError, first_line
 from inkmill.training.loop import TrainingLoop
+
+COMPILE_S = 35.0
+"""A compiled backbone is tried where so much time is left: TAO's ResNet takes 24 s on 16 cores, 40 s on slow ones."""
 
 _WORTH = 1.03
 _LARGEST_BATCH = 4096
@@ -136,8 +138,6 @@ class StepTrials:
                 seconds = median(rig.clock.gpu_s(lambda: rig.step(batch), issue_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
                 self.compiled = rig.loop if spec.train.compile and not self.spec.train.compile else None
-                if spec.train.compile:
-                    note_compiled(spec.model, settings_of(spec, rig))
                 return _step(settings_of(spec, rig), seconds / size, issue_s / size)
             finally:
                 rig.close()

@@ -13,10 +13,8 @@ from inkmill.config.spec import Spec
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.sample import Batch
 from inkmill.diagnose.cold import drop
-from inkmill.diagnose.compiling import note_compiled
 from inkmill.diagnose.rig import Rig, for_ever
 from inkmill.diagnose.sample import Sampled, enough_to_try
-from inkmill.diagnose.steps import settings_of
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
 from inkmill.training.loop import TrainingLoop
 
@@ -83,10 +81,7 @@ def run_trial(
                 cold = False
             window = _cold_window(rig, loader, seconds / 8) if cold else _window(rig, loader, seconds / 8)
             rounds = Rounds(seconds, least=_COLD_WINDOWS, narrow=0.01) if cold else Rounds(seconds, narrow=0.01)
-            found = interval(in_rounds({"images/s": window}, rounds)["images/s"])
-            if spec.train.compile:
-                note_compiled(spec.model, settings_of(spec, rig))
-            return found
+            return interval(in_rounds({"images/s": window}, rounds)["images/s"])
     finally:
         rig.close()
 

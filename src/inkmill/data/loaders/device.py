@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _Uploaded = tuple[Batch, dict[str, Any], "torch.cuda.Event"]
 """A batch, the wrapped loader's state after it, and the end of its copy."""
 _Item = tuple[Batch, dict[str, Any], "torch.cuda.Event | None"]
+"""The same; None where nothing was copied."""
 
 
 class DeviceLoader:

@@ -26,7 +26,7 @@ _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFI
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
 _MAX_LABEL_BYTES = 1 << 20
 _OPEN_SHARDS = 32
-_BETWEEN = 4096  # bytes: image and label no further apart are read at once; side by side there are at most 1,023
+_BETWEEN = 4096  # bytes: image and label no further apart, as side by side they are, are read at once
 
 
 class ShardSource(BaseSource):
