@@ -28,6 +28,7 @@ def facts(draw: Any, **fixed: Any) -> Facts:
         wait=draw(none_or_cost),
         fetch=draw(none_or_cost),
         augment_gpu=draw(cost) if on_gpu else None,
+        hand_over=draw(st.none() | st.floats(0, 1e-6)) if on_gpu else None,
     )
     values = {
         "stages": stages,

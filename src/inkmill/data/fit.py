@@ -71,6 +71,10 @@ class Fit:
             return self.width
         return min(-(-self.valid_width(width, height) // BUCKET_STEP) * BUCKET_STEP, self.width)
 
+    def in_one_step(self, width: int, height: int) -> bool:
+        """Return whether an image of `width` x `height` takes at most one linear interpolation."""
+        return height <= 2 * self.height and width <= 2 * self.valid_width(width, height)
+
     def apply(self, image: Image, out: Image | None = None) -> tuple[Image, int]:
         """Resize and pad one image.
 

@@ -24,6 +24,8 @@ class Stages:
         kept: getting a kept picture instead of read, decode and fit.
         augment_gpu: drawing and applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
         augment_host: issuing that, in seconds of the training process.
+        hand_over: laying out a decoded picture, where nothing needs it fitted before the GPU, which fits it then; None
+            where the GPU cannot.
     """
 
     read: float
@@ -37,6 +39,7 @@ class Stages:
     fetch: float = 0.0
     augment_gpu: float | None = None
     augment_host: float = 0.0
+    hand_over: float | None = None
 
     @property
     def fresh(self) -> float:

@@ -20,6 +20,8 @@ from inkmill.data.decode import decode
 from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
+from inkmill.data.loaders.rows import UnfittedRows, unfitted_bytes
+from inkmill.data.loaders.upload import CAN_FIT
 from inkmill.data.sources import Subset
 from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages
@@ -37,7 +39,7 @@ class StageTimes:
     """Seconds an image and core of each stage, by its name; `augment (GPU)` and `copy` are seconds of the GPU.
 
     Attributes:
-        times: in the order of the work.
+        times: in the order of the work; `hand over` takes the place of `fit` where the GPU fits.
         image_bytes: mean size of an encoded image.
         bad: samples that could not be decoded.
     """
@@ -62,6 +64,7 @@ class StageTimes:
             fetch=fetch,
             augment_gpu=gpu,
             augment_host=mean.get("issue augment", 0.0),
+            hand_over=mean.get("hand over"),
         )
 
 
@@ -76,6 +79,8 @@ def measure_stages(rig: Rig, seconds: float) -> StageTimes:
         windows = chunks.windows()
         if rig.device.type == "cuda":
             windows |= _on_gpu(rig)
+            if CAN_FIT:
+                windows["hand over"] = chunks.handing_over()
         measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
     times = {name: interval(steady(values)) for name, values in measured.items()}
     whole = times.pop("make")
@@ -114,6 +119,19 @@ class _Chunks:
         if plan.bucket_widths is None:
             found["kept"] = self._kept()
         return found
+
+    def handing_over(self) -> Callable[[], float]:
+        """Return the window of laying out decoded pictures for a GPU to fit."""
+        fit = self.plan.fit
+        shape = (_CHUNK, fit.height, self.width, fit.channels)
+        buffer = np.empty(unfitted_bytes(shape), np.uint8)
+
+        def work(number: int) -> None:
+            rows = UnfittedRows(buffer, shape, fit)
+            for row, image in enumerate(self.pixels[number]):
+                rows.put(row, image)
+
+        return self._window(work)
 
     def _read(self, number: int) -> None:
         with reading(self.plan.source) as get:

@@ -61,6 +61,8 @@ class Loader(ABC):
     """True where the images of `views` lie in memory that is used again."""
     on_device = False
     """True where the images are torch tensors on the training device already."""
+    hands_over_any_size = False
+    """True where batches can hold pictures that are not fitted."""
     makers = 0
     """How many batches are made at a time beside the consumer's work; 0: it makes them itself."""
 
@@ -77,6 +79,16 @@ class Loader(ABC):
         self._store: Store | None = open_store(plan.keep, plan.source, plan.fit, plan.bucket_widths)
         if self._store is not None:
             self.stats.notes.extend(self._store.notes)
+
+    def leave_fitting(self) -> bool:
+        """Have batches hold decoded pictures, which whoever takes them fits; before the first of them is asked for.
+
+        Returns:
+            False where this loader, or what it is to do, needs them fitted: then nothing changes.
+        """
+        if self.hands_over_any_size and self.plan.may_leave_fitting:
+            self.plan = replace(self.plan, fits=False)
+        return not self.plan.fits
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
@@ -141,7 +153,7 @@ class Loader(ABC):
     def _changes(self, batch: Batch) -> Changes:
         from inkmill.data.augment.changes import Changes  # here, for it brings more along than most loaders need
 
-        plan, (height, width) = self.plan, batch.images.shape[1:3]
+        plan, (height, width) = self.plan, batch.extra.get("unfitted", batch.images.shape)[1:3]
         assert plan.numbers is not None
         return Changes(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
 

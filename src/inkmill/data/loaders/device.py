@@ -1,6 +1,7 @@
 """From any loader to the training device, one batch ahead: while the model works on a batch, the next one is copied.
 
-How it is copied is in upload.py. On a CPU the arrays are only wrapped. The values are the loader's own.
+How it is copied is in upload.py. On a CPU the arrays are only wrapped. The values are the loader's own. Where nothing
+needs fitted pictures before, a GPU fits them: see rows.py.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class DeviceLoader:
             loader.stats.idle_s = 0.0
             if loader.on_device:
                 loader.before_queueing = self._idle.makes
+            from inkmill.data.loaders.upload import CAN_FIT
+
+            if CAN_FIT:
+                loader.leave_fitting()
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
 
     def __len__(self) -> int:
@@ -141,8 +146,9 @@ class DeviceLoader:
         for number, batch in enumerate(loader.views()):
             if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
                 loader.stats.notes.append(note)
-            images, copied = upload.send(batch.images)
-            following = replace(batch, images=images), loader.state_dict(), copied
+            batch = replace(batch, extra=dict(batch.extra))
+            batch.images, copied = upload.send(batch.images, batch.extra.pop("unfitted", None))
+            following = batch, loader.state_dict(), copied
             if waiting is not None:
                 yield waiting
                 waiting[2].synchronize()  # the loader writes there again once it is asked for the next batch but one

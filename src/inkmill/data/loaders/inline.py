@@ -13,6 +13,8 @@ from inkmill.data.loaders.maker import BatchMaker, Made
 class InlineLoader(Loader):
     """Makes batches in the caller's own thread."""
 
+    hands_over_any_size = True
+
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
         maker = BatchMaker(self.plan, self._store, self._blocked_mask)
         for number in range(first, len(self)):

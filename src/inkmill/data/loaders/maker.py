@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from inkmill.data.decode import decode, image_size
 from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.rows import FittedRows, Rows, Shape, UnfittedRows
 from inkmill.data.loaders.stages import Seconds, StageClock
 from inkmill.data.sample import Batch, Polygons, Sample, Target, Texts, in_a_row
 from inkmill.data.sources.base import described, reading
@@ -125,49 +126,51 @@ class BatchMaker:
         clock = StageClock(number)
         wanted = self._order.rows(epoch, number)
         index = wanted[self._blocked[wanted] == 0]
-        images = self._images(buffer, index)
+        shape = self._shape(index)
+        rows = (FittedRows if self._plan.fits else UnfittedRows)(buffer, shape, self._plan.fit)
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._store is not None:
             with clock.whole("keep"):
-                hit, damaged = self._store.read(index, images, widths)
+                hit, damaged = self._store.read(index, rows.images, widths)
         regions = Regions()
-        keys, targets, skipped = self._load(index, images, widths, hit, regions, clock)
+        keys, targets, skipped = self._load(index, rows, widths, hit, regions, clock)
         good = np.array([key is not None for key in keys], np.bool_)
         if self._store is not None and not hit.all():
             new = slice(None) if good.all() and not hit.any() else good & ~hit  # a slice copies nothing
             with clock.whole("keep"):
-                self._store.write(index[new], images[new], widths[new])
+                self._store.write(index[new], rows.images[new], widths[new])
         if skipped:
-            images[: good.sum()] = images[good]
-            images, widths, index = images[: good.sum()], widths[good], index[good]
+            rows.only(good)
+            widths, index = widths[good], index[good]
+            shape = (len(index), *shape[1:])
         batch = Batch(
-            images=images,
+            images=rows.images,
             widths=widths,
             targets=in_a_row(t for t in targets if t is not None),
             keys=[k for k in keys if k is not None],
             index=index,
+            extra={} if self._plan.fits else {"unfitted": shape},
         )
         with clock.whole("augment"):
-            self._augment(batch, epoch, regions)
+            self._augment(batch, epoch, shape, regions)
         return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions, clock.seconds())
 
-    def _images(self, buffer: NDArray[np.uint8], index: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def _shape(self, index: NDArray[np.int64]) -> Shape:
         fit, buckets = self._plan.fit, self._plan.bucket_widths
         width = fit.width if buckets is None or not len(index) else int(buckets[index[0]])
-        shape = (len(index), fit.height, width, fit.channels)
-        return buffer[: int(np.prod(shape))].reshape(shape)
+        return len(index), fit.height, width, fit.channels
 
     def _load(
         self,
         index: NDArray[np.int64],
-        images: NDArray[np.uint8],
+        rows: Rows,
         widths: NDArray[np.int32],
         hit: NDArray[np.bool_],
         regions: Regions,
         clock: StageClock,
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
-        """Read, decode and fit the rows that are not kept, and fit all targets; None stands for a bad row."""
+        """Read, decode and write the rows that are not kept, and fit all targets; None stands for a bad row."""
         if hit.all() and (kept := self._all_kept(index)) is not None:
             return kept
         keys: list[str | None] = []
@@ -179,7 +182,7 @@ class BatchMaker:
                     if hit[row]:
                         key, target = self._kept(sample_index, regions)
                     else:
-                        key, target, widths[row] = self._fitted(get, sample_index, images[row], regions, clocked)
+                        key, target, widths[row] = self._made(get, sample_index, rows, row, regions, clocked)
                 except (DataError, OSError) as error:
                     skipped.append(self._bad(sample_index, error))
                     keys.append(None)
@@ -206,11 +209,12 @@ class BatchMaker:
             target = fit_target(target, self._plan.fit, image_size(source.get(index).image), regions)
         return source.key(index), target
 
-    def _fitted(
+    def _made(
         self,
         get: Callable[[int], Sample],
         index: int,
-        pixels: NDArray[np.uint8],
+        rows: Rows,
+        row: int,
         regions: Regions,
         clock: StageClock | None,
     ) -> tuple[str, Target, int]:
@@ -223,9 +227,9 @@ class BatchMaker:
         if clock is not None:
             clock.lap("decode")
         height, width = image.shape[:2]
-        if (columns := fit.bucket_width(width, height)) != pixels.shape[1]:
-            raise DataError(f"the image is fitted to {columns} columns where its bucket has {pixels.shape[1]}")
-        _, valid = fit.apply(image, out=pixels)
+        if (columns := fit.bucket_width(width, height)) != rows.width:
+            raise DataError(f"the image is fitted to {columns} columns where its bucket has {rows.width}")
+        valid = rows.put(row, image)
         if clock is not None:
             clock.lap("fit")
         target = fit_target(sample.target, fit, (width, height), regions)
@@ -242,15 +246,14 @@ class BatchMaker:
             " (remove it, or set dataset.on_bad_sample=skip or quarantine)"
         ) from error
 
-    def _augment(self, batch: Batch, epoch: int, regions: Regions) -> None:
+    def _augment(self, batch: Batch, epoch: int, shape: Shape, regions: Regions) -> None:
         plan = self._plan
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
             batch.images[...] = plan.pipeline.apply(batch.images, plan.seed, epoch, batch.index)
         if plan.numbers is None or not len(batch) or not (plan.engine == "cv" or has_polygons(batch.targets)):
             return
-        height, width = batch.images.shape[1:3]
-        table = plan.numbers.draw(plan.seed, epoch, batch.index, height, width)
+        table = plan.numbers.draw(plan.seed, epoch, batch.index, *shape[1:3])
         batch.targets = move_targets(batch.targets, table, regions)
         if plan.engine == "cv":
             batch.images[...] = self._apply_cv(batch.images, table)

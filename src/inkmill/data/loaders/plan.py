@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
+from inkmill.data.loaders.rows import fitted_bytes, unfitted_bytes
 from inkmill.data.loaders.stages import Seconds
 from inkmill.data.order import BatchOrder, Order
 from inkmill.data.sample import Source
@@ -43,6 +44,8 @@ class LoadPlan:
         engine: "cv" augments here; "none" hands over the pictures as fitted, and in `Batch.extra["changes"]` what an
             engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
         keep: where fitted pictures are kept.
+        fits: whether batches hold fitted pictures; else what `rows.UnfittedRows` wrote, in one dimension, and
+            `Batch.extra["unfitted"]` is the shape it is to be fitted to. `Loader.leave_fitting` decides.
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
@@ -63,6 +66,7 @@ class LoadPlan:
     max_bad: float = 0.01
     engine: Literal["cv", "none"] = "cv"
     keep: Keep = field(default_factory=Keep)
+    fits: bool = True
     quarantine: Path | None = None
 
     def __post_init__(self) -> None:
@@ -99,8 +103,15 @@ class LoadPlan:
 
     @property
     def batch_bytes(self) -> int:
-        """Size of the pictures of the largest batch."""
-        return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
+        """Memory for the pictures of the largest batch."""
+        shape = (self.batch_size, self.fit.height, self.fit.width, self.fit.channels)
+        return fitted_bytes(shape) if self.fits else unfitted_bytes(shape)
+
+    @property
+    def may_leave_fitting(self) -> bool:
+        """Whether nothing needs fitted pictures where batches are made: they are neither kept nor augmented there."""
+        augments = self.pipeline is not None or (self.numbers is not None and self.engine == "cv")
+        return not augments and self.keep.tier == "none"
 
 
 def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,8 @@ from inkmill.data.loaders.plan import LoadPlan, positions
 class ThreadLoader(Loader):
     """Makes batches in threads, two a thread ahead. The source's `get` must allow calls from several threads."""
 
+    hands_over_any_size = True
+
     def __init__(self, plan: LoadPlan, threads: int) -> None:
         super().__init__(plan)
         self.makers = self._threads = threads

@@ -16,7 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from inkmill.data.loaders.rows import Shape
+
+try:  # it comes with torch where there are GPUs, except on Windows
+    from inkmill.data.loaders.fit_triton import fit_rows
+except ImportError:
+    fit_rows = None  # type: ignore[assignment]
+
 Pixels = NDArray[np.uint8]
+
+CAN_FIT = fit_rows is not None
+"""Whether pictures of any size can be sent."""
 
 
 class Upload:
@@ -64,19 +74,29 @@ class Upload:
             self._locked.append(array)
         return None
 
-    def send(self, images: Pixels) -> tuple[torch.Tensor, torch.cuda.Event]:
-        """Begin to copy a batch.
+    def send(self, images: Pixels, unfitted: Shape | None = None) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """Begin to copy a batch, and to fit it.
+
+        Args:
+            images: what to copy.
+            unfitted: the shape to fit it to; None where it is fitted.
 
         Returns:
             The tensor on the device, and the event after which it may be read and `images` may change.
         """
+        with torch.cuda.stream(self._stream):
+            there = self._copied(images)
+            if unfitted is not None:
+                there = fit_rows(there, unfitted)
+            return there, self._stream.record_event()
+
+    def _copied(self, images: Pixels) -> torch.Tensor:
         if self._locked:
-            with torch.cuda.stream(self._stream):
-                return torch.from_numpy(images).to(self._device, non_blocking=True), self._stream.record_event()
+            return torch.from_numpy(images).to(self._device, non_blocking=True)
         if not self._staging:
             self._staging = [_Staging(self._batch_bytes) for _ in range(2)]
         self._staging.reverse()
-        return self._staging[0].send(images, self._device, self._stream)
+        return self._staging[0].send(images, self._device)
 
     def wait(self) -> None:
         """Return when all that was sent is there."""
@@ -106,14 +126,11 @@ class _Staging:
         self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         self._sent: Any = None
 
-    def send(
-        self, images: Pixels, device: torch.device, stream: torch.cuda.Stream
-    ) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def send(self, images: Pixels, device: torch.device) -> torch.Tensor:
         if self._sent is not None:
             self._sent.synchronize()
         pinned = self._pinned[: images.size].view(images.shape)
         pinned.copy_(torch.from_numpy(images))
-        with torch.cuda.stream(stream):
-            tensor = pinned.to(device, non_blocking=True)
-            self._sent = stream.record_event()
-        return tensor, self._sent
+        tensor = pinned.to(device, non_blocking=True)
+        self._sent = torch.cuda.current_stream(device).record_event()
+        return tensor

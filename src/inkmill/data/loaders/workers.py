@@ -6,7 +6,7 @@ While training takes the last batches of an epoch, the first of the next one are
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.heap import Arena
 from typing import Any
@@ -55,17 +55,31 @@ class WorkerLoader(Loader):
     """Makes batches in `workers` processes, which start with the first batch that is asked for."""
 
     borrows = True
+    hands_over_any_size = True
 
     def __init__(self, plan: LoadPlan, workers: int) -> None:
         super().__init__(plan)
         self.makers = workers
-        blocked = shared.allocate(len(plan.source))
-        self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._pool = Pool(_MakeBatches(plan, blocked, self._store), workers)
+        self._blocked_arena = shared.allocate(len(plan.source))
+        self._blocked_mask = np.frombuffer(self._blocked_arena.buffer, np.uint8)
+        self._pool = self._new_pool()
         self._answers: Generator[Answer, None, None] | None = None
         self._ends_at: tuple[int, int, frozenset[str]] | None = (
             None  # the batch `_answers` goes on with, and bad samples known
         )
+
+    def _new_pool(self) -> Pool:
+        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._store), self.makers)
+
+    def leave_fitting(self) -> bool:
+        """See Loader; where there is no memory for pictures of any size, they are fitted here."""
+        if super().leave_fitting():
+            larger = self._new_pool()
+            if larger.shortage() is None:
+                self._pool = larger  # no process of the other has started
+            else:
+                self.plan = replace(self.plan, fits=True)
+        return not self.plan.fits
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:

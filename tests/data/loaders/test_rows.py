@@ -1,0 +1,193 @@
+"""Pictures that are left for the GPU to fit: the same bytes as those fitted on the CPU, whatever their sizes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from captcha_source import PaintedSource
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from inkmill.data.augment import Augmentation
+from inkmill.data.augment.spec import load_preset
+from inkmill.data.fit import Fit, FitMode
+from inkmill.data.keep import Keep
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fitted_bytes, unfitted_bytes
+from inkmill.data.sample import Polygons, Target
+from inkmill.data.targets import has_polygons
+
+FITS = (Fit(32, 64, 3), Fit(32, 100, 1, "pad"), Fit(24, 60, 3, "pad"), Fit(33, 50, 1))
+SIZES = [(32, 64), (1, 1), (20, 50), (64, 128), (65, 20), (16, 300), (31, 99), (64, 200), (48, 47), (7, 13), (32, 100)]
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {here!r})
+from test_rows import by_the_kernel
+by_the_kernel()
+"""
+
+
+def pictures(channels: int, sizes: list[tuple[int, int]] = SIZES, seed: int = 0) -> list[NDArray[np.uint8]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 256, (*size, channels), dtype=np.uint8) for size in sizes]
+
+
+def written(images: list[NDArray[np.uint8]], fit: Fit) -> tuple[UnfittedRows, Shape]:
+    shape = (len(images), fit.height, fit.width, fit.channels)
+    rows = UnfittedRows(np.empty(unfitted_bytes(shape), np.uint8), shape, fit)
+    for number, image in enumerate(images):
+        assert rows.put(number, image) == fit.valid_width(image.shape[1], image.shape[0])
+    return rows, shape
+
+
+def fitted(images: list[NDArray[np.uint8]], fit: Fit) -> NDArray[np.uint8]:
+    shape = (len(images), fit.height, fit.width, fit.channels)
+    rows = FittedRows(np.empty(fitted_bytes(shape), np.uint8), shape, fit)
+    for number, image in enumerate(images):
+        rows.put(number, image)
+    return rows.images
+
+
+def fitted_later(flat: NDArray[np.uint8], shape: Shape, fit: Fit) -> NDArray[np.uint8]:
+    """Fit what was written by OpenCV, as the GPU does it."""
+    out = np.empty(shape, np.uint8)
+    numbers = flat[: shape[0] * NUMBERS * 8].view(np.int64).reshape(-1, NUMBERS)
+    for row, (begin, rows, columns, valid) in zip(out, numbers.tolist(), strict=True):
+        image = flat[begin : begin + rows * columns * shape[3]].reshape(rows, columns, shape[3])
+        row[:, :valid] = cv2.resize(image, (valid, shape[1]), interpolation=cv2.INTER_LINEAR).reshape(
+            shape[1], valid, -1
+        )
+        row[:, valid:] = row[:, valid - 1 : valid]
+    return out
+
+
+def by_the_kernel() -> None:
+    """Compare what Triton's interpreter makes of the kernel."""
+    import torch
+
+    from inkmill.data.loaders.fit_triton import fit_rows
+
+    for fit in FITS:
+        images = pictures(fit.channels)
+        rows, shape = written(images, fit)
+        assert np.array_equal(fit_rows(torch.from_numpy(rows.images), shape).numpy(), fitted(images, fit)), fit
+
+
+def test_the_kernel_fits_to_the_last_bit() -> None:
+    pytest.importorskip("triton")
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_a_gpu_fits_to_the_last_bit() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from inkmill.data.loaders.fit_triton import fit_rows
+
+    random = np.random.default_rng(5)
+    sizes = [(int(h), int(w)) for h, w in random.integers((4, 4), (80, 260), (500, 2))]
+    for fit in (*FITS, Fit(32, 128, 3), Fit(32, 100, 3)):
+        images = pictures(fit.channels, [*SIZES, *sizes])
+        rows, shape = written(images, fit)
+        there = fit_rows(torch.from_numpy(rows.images).cuda(), shape).cpu().numpy()
+        assert np.array_equal(there, fitted(images, fit)), fit
+
+
+@given(
+    st.sampled_from(FITS),
+    st.lists(st.tuples(st.integers(1, 150), st.integers(1, 300)), min_size=1, max_size=8),
+    st.integers(0, 9),
+)
+@settings(deadline=None)
+def test_all_pictures_find_room_and_are_the_same(fit: Fit, sizes: list[tuple[int, int]], seed: int) -> None:
+    images = pictures(fit.channels, sizes, seed)
+    rows, shape = written(images, fit)
+    assert len(rows.images) <= unfitted_bytes(shape)
+    assert np.array_equal(fitted_later(rows.images, shape, fit), fitted(images, fit))
+
+
+def test_bad_rows_are_left_out() -> None:
+    fit = FITS[0]
+    images = pictures(3)
+    rows, shape = written(images, fit)
+    good = np.arange(len(images)) % 3 != 1
+    rows.only(good)
+    left = (int(good.sum()), *shape[1:])
+    assert np.array_equal(fitted_later(rows.images, left, fit), fitted(images, fit)[good])
+
+
+@pytest.mark.parametrize("bad", [frozenset[int](), frozenset({2, 9})])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+def test_batches_are_the_same(
+    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int]
+) -> None:
+    augmentation = Augmentation(load_preset("scene_text"))
+    plan = captcha_plan(
+        faults={"broken": bad},
+        augmentation=augmentation,
+        engine="none",
+        on_bad_sample="skip",
+        max_bad=0.5,
+        shuffle=True,
+    )
+    with make_loader(plan) as reference, make_loader(plan, workers, kind) as loader:
+        assert loader.leave_fitting()
+        for one, other in zip(reference, loader, strict=True):
+            shape = other.extra["unfitted"]
+            assert np.array_equal(fitted_later(other.images, shape, plan.fit), one.images)
+            assert (one.keys, one.texts, one.widths.tolist()) == (other.keys, other.texts, other.widths.tolist())
+            changes = other.extra["changes"]
+            assert (len(changes), changes.height, changes.width) == one.images.shape[:3]
+        assert loader.stats.left_out == reference.stats.left_out == len(bad)
+
+
+def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..., LoadPlan]) -> None:
+    plain = captcha_plan()
+    augmented = replace(plain, augmentation=Augmentation(load_preset("scene_text")))
+    for plan in (replace(plain, keep=Keep("ram")), augmented):
+        with make_loader(plan) as loader:
+            assert not loader.leave_fitting()
+            assert next(iter(loader)).images.ndim == 4
+    for plan in (plain, replace(augmented, engine="none")):
+        with make_loader(plan) as loader:
+            assert loader.leave_fitting()
+
+
+def test_without_memory_for_any_size_pictures_are_fitted_here(
+    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = captcha_plan()
+    monkeypatch.setattr("inkmill.data.shared.bytes_left", lambda: 6 * plan.batch_bytes)
+    with make_loader(plan, 1) as loader:
+        assert not loader.leave_fitting()
+        assert next(iter(loader)).images.ndim == 4
+
+
+def facts(target: Target) -> Any:
+    return [points.tobytes() for points in target.points] if isinstance(target, Polygons) else target
+
+
+@pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
+def test_polygons_move_alike(mode: FitMode) -> None:
+    plan = LoadPlan(PaintedSource(12), Fit(96, 192, 3, mode), Augmentation(load_preset("scene_text")), engine="none")
+    with make_loader(plan) as reference, make_loader(plan) as loader:
+        assert loader.leave_fitting()
+        for one, other in zip(reference, loader, strict=True):
+            assert has_polygons(one.targets)
+            assert [facts(target) for target in one.targets] == [facts(target) for target in other.targets]
+        assert reference.stats.regions == loader.stats.regions
