@@ -57,7 +57,6 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "measure_gpu_augmentation", augment)
     monkeypatch.setattr(module, "measure_dali", dali)
     monkeypatch.setattr(module, "has_dali", lambda: True)
-    monkeypatch.setattr(module, "cores", lambda: 16)
     return names
 
 

@@ -22,15 +22,13 @@ from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
 from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
 from inkmill.errors import first_line
-from inkmill.machine import cores
 from inkmill.training.loop import TrainingLoop
 
-AUGMENT_S = 22.0
-"""Augmentation on the GPU is tried where so much time is left: compiling it takes most of that."""
+AUGMENT_S = 30.0
+"""Augmentation on the GPU is tried where so much time is left: compiling it takes most of that on two cores."""
 DALI_S = 15.0
 """Likewise DALI, twice: decoding on the CPU and on the GPU."""
 
-_COMPILERS = 16  # cores that compiling a backbone keeps busy; with fewer it takes longer
 _WINDOWS_S = 1.5
 
 
@@ -91,10 +89,9 @@ class Exploration:
         """Try what is worth it."""
         self.steps.try_cheap(self.facts.steps[0])
         self._take_steps()
-        compile_s = COMPILE_S * _COMPILERS / min(_COMPILERS, cores())
         for _ in range(2):  # a compiled step may be too fast for what fed the other
             self._dear("dataset.augment_on=gpu", AUGMENT_S, self._with_free_augmentation(), self._augment_on_gpu)
-            self._dear("train.compile=true", compile_s, self._with_fast_compiled(), self._compile)
+            self._dear("train.compile=true", COMPILE_S, self._with_fast_compiled(), self._compile)
             self._dear("dataset.loader=dali", DALI_S, self._with_endless_dali(self.facts), self._dali)
         notes = dict.fromkeys((*self.steps.notes, *self.notes))
         return Explored(self.facts, self.times, bool(self.steps.steps), tuple(notes), self.steps.compiled)

@@ -18,7 +18,7 @@ from inkmill.errors import DataError, first_line
 from inkmill.training.loop import TrainingLoop
 
 COMPILE_S = 35.0
-"""A compiled backbone is tried where so much time is left: TAO's ResNet takes 24 s on 16 cores, 40 s on slow ones."""
+"""A compiled backbone is tried where so much time is left: TAO's ResNet takes 24 to 40 s on 16 cores, 34 s on two."""
 
 _WORTH = 1.03
 _LARGEST_BATCH = 4096
