@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -66,27 +66,39 @@ def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) 
     return efficiency, wait
 
 
-def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[dict[str, float], list[str]]:
-    """Return the images a second that DALI makes by itself, by decode_on, and notes about what did not run.
+@dataclass(frozen=True, slots=True)
+class DaliSpeeds:
+    """What DALI makes by itself: decoded and fitted; augmentation is left to the torch engine, as in training.
 
-    It decodes and fits; augmentation is left to the torch engine, as in training.
+    Attributes:
+        warm, cold: images a second by decode_on, from the page cache and from the disk; the latter empty where it was
+            not asked for, or cannot be measured.
+        notes: about what did not run.
     """
-    plan = replace(plan, keep=Keep())
+
+    warm: dict[str, float] = field(default_factory=dict)
+    cold: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def measure_dali(plan: LoadPlan, device: torch.device, seconds: float, cold: bool) -> DaliSpeeds:
+    """Measure DALI with each place to decode, from the page cache and, if `cold`, from the disk."""
+    plan, found = replace(plan, keep=Keep()), DaliSpeeds()
     if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
-        return {}, []
+        return found
     from inkmill.data.loaders.dali import DaliLoader
 
-    found: dict[str, float] = {}
-    notes = []
     places: tuple[Literal["cpu", "mixed"], ...] = ("cpu", "mixed")
     for decode_on in places:
         try:
             loader = DaliLoader(replace(plan, engine="none"), decode_on, "gpu", device.index or 0, cores())
             with closing(loader):
-                found[decode_on] = _rate(loader, 8, seconds)
+                found.warm[decode_on] = _rate(loader, 8, seconds)
+                if cold and (rate := _cold_rate(loader, seconds)) is not None:
+                    found.cold[decode_on] = min(rate, found.warm[decode_on])
         except (InkmillError, RuntimeError) as error:
-            notes.append(f"loader=dali decode_on={decode_on} was not tried: {error}")
-    return found, notes
+            found.notes.append(f"loader=dali decode_on={decode_on} was not tried: {error}")
+    return found
 
 
 def _rate(loader: Loader, skipped: int, seconds: float) -> float:
@@ -107,7 +119,7 @@ def _rate(loader: Loader, skipped: int, seconds: float) -> float:
 
 def _cold_rate(loader: Loader, seconds: float) -> float | None:
     """Return images a second of part of an epoch that is read from the disk, in whole rounds of the workers."""
-    source, makers = loader.plan.source, max(1, loader.makers)
+    source, makers = loader.plan.source, max(1, loader.on_their_way)
     loader.release()
     if len(loader) <= makers or not drop(source, range(len(source))).cold:
         return None
