@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from inkmill.diagnose import explore as module  # noqa: E402
 from inkmill.diagnose.explore import Exploration, Explored, could_gain  # noqa: E402
 from inkmill.diagnose.facts import Facts, Settings, Stages, Step  # noqa: E402
-from inkmill.diagnose.look_around import DaliSpeeds  # noqa: E402
 from inkmill.diagnose.stages import StageTimes  # noqa: E402
 from inkmill.diagnose.steps import StepTrials, step_to_compile  # noqa: E402
 from inkmill.diagnose.windows import exactly  # noqa: E402
@@ -49,9 +48,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(f"augment {given[2]}")
         return StageTimes({"augment (GPU)": exactly(7e-7), "issue augment": exactly(1e-6)}, 0.0)
 
-    def dali(*given: Any, **options: Any) -> DaliSpeeds:
+    def dali(*given: Any) -> tuple[dict[str, float], list[str]]:
         names.append("dali")
-        return DaliSpeeds({"mixed": 60_000.0})
+        return {"mixed": 60_000.0}, []
 
     monkeypatch.setattr(StepTrials, "try_cheap", cheap)
     monkeypatch.setattr(StepTrials, "try_compiled", compiled)

@@ -186,25 +186,6 @@ def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
     assert not [one for one in candidates(replace(NOW, augment_on="cpu"), unknown) if one.loader == "dali"]
 
 
-def test_what_dali_makes_from_the_disk_counts_where_each_epoch_is_read_from_it() -> None:
-    few = replace(WORDS, cores=2, dali={"cpu": 1e4}, stages=replace(WORDS.stages, augment=0.0, wait=1e-5, fetch=1e-5))
-    measured = replace(few, dali_cold={"cpu": 4e3})
-    settings = replace(NOW, augment_on="gpu", loader="dali", decode_on="cpu")
-    assumed, cold = (predict(settings, some).images_per_s for some in (few, measured))
-    assert 3_000 < cold < 4_000 < assumed
-    assert predict(settings, replace(measured, page_cached=True)).images_per_s > assumed
-
-
-def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() -> None:
-    some = replace(WORDS, cores=2, stages=replace(WORDS.stages, fit=4e-5, hand_over=5e-6))
-    fitting = replace(some, stages=replace(some.stages, hand_over=None))
-    for augment_on, keep, faster in (("gpu", "none", True), ("cpu", "none", False), ("gpu", "ram", False)):
-        settings = replace(NOW, workers=2, augment_on=augment_on, keep=keep)  # type: ignore[arg-type]
-        before, now = (predict(settings, one).images_per_s for one in (fitting, some))
-        assert (now > 1.05 * before) is faster
-        assert faster or now == before
-
-
 def test_dali_waits_for_a_slow_disk_too() -> None:
     slow = replace(WORDS, cores=2, dali={"mixed": 40_000.0}, stages=replace(WORDS.stages, wait=2e-3))
     assert make_plan(replace(NOW, workers=2, augment_on="gpu"), slow).best.settings.loader == "workers"

@@ -135,9 +135,9 @@ class Exploration:
         return replace(facts, dali={**facts.dali, "mixed": float("inf")}) if has_dali() else None
 
     def _dali(self, imagined: Facts) -> None:
-        found = measure_dali(self.plan, self.device, _WINDOWS_S, cold=not self.facts.page_cached)
-        self.facts = replace(self.facts, dali={**self.facts.dali, **found.warm}, dali_cold=found.cold)
-        self.notes += found.notes
+        found, notes = measure_dali(self.plan, self.device, _WINDOWS_S)
+        self.facts = replace(self.facts, dali={**self.facts.dali, **found})
+        self.notes += notes
 
     def _with_fast_compiled(self) -> Facts | None:
         best = step_to_compile(self.facts.steps)

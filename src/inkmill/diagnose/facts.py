@@ -109,8 +109,7 @@ class Facts:
         picture_bytes: of one fitted picture.
         ram_left, disk_left, gpu_left: bytes that kept pictures may take; 0 where the tier cannot be.
         efficiency: what a worker does when all cores work, as a share of what it does alone.
-        dali: images a second that DALI makes by itself from the page cache, by decode_on.
-        dali_cold: the same from the disk, where that was measured.
+        dali: images a second that DALI makes by itself, by decode_on.
         pipeline: the augmentation is foreign code that runs on the CPU only.
         free_cores: of the cores, what other programs leave; None: all.
         page_cached: after the first epoch the files are read from memory.
@@ -128,7 +127,6 @@ class Facts:
     gpu_left: int = 0
     efficiency: float = 1.0
     dali: Mapping[str, float] = field(default_factory=dict)
-    dali_cold: Mapping[str, float] = field(default_factory=dict)
     pipeline: bool = False
     free_cores: float | None = None
     page_cached: bool = False

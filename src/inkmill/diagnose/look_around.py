@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -66,39 +66,27 @@ def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) 
     return efficiency, wait
 
 
-@dataclass(frozen=True, slots=True)
-class DaliSpeeds:
-    """What DALI makes by itself: decoded and fitted; augmentation is left to the torch engine, as in training.
+def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[dict[str, float], list[str]]:
+    """Return the images a second that DALI makes by itself, by decode_on, and notes about what did not run.
 
-    Attributes:
-        warm, cold: images a second by decode_on, from the page cache and from the disk; the latter empty where it was
-            not asked for, or cannot be measured.
-        notes: about what did not run.
+    It decodes and fits; augmentation is left to the torch engine, as in training.
     """
-
-    warm: dict[str, float] = field(default_factory=dict)
-    cold: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def measure_dali(plan: LoadPlan, device: torch.device, seconds: float, cold: bool) -> DaliSpeeds:
-    """Measure DALI with each place to decode, from the page cache and, if `cold`, from the disk."""
-    plan, found = replace(plan, keep=Keep()), DaliSpeeds()
+    plan = replace(plan, keep=Keep())
     if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
-        return found
+        return {}, []
     from inkmill.data.loaders.dali import DaliLoader
 
+    found: dict[str, float] = {}
+    notes = []
     places: tuple[Literal["cpu", "mixed"], ...] = ("cpu", "mixed")
     for decode_on in places:
         try:
             loader = DaliLoader(replace(plan, engine="none"), decode_on, "gpu", device.index or 0, cores())
             with closing(loader):
-                found.warm[decode_on] = _rate(loader, 8, seconds)
-                if cold and (rate := _cold_rate(loader, seconds)) is not None:
-                    found.cold[decode_on] = min(rate, found.warm[decode_on])
+                found[decode_on] = _rate(loader, 8, seconds)
         except (InkmillError, RuntimeError) as error:
-            found.notes.append(f"loader=dali decode_on={decode_on} was not tried: {error}")
-    return found
+            notes.append(f"loader=dali decode_on={decode_on} was not tried: {error}")
+    return found, notes
 
 
 def _rate(loader: Loader, skipped: int, seconds: float) -> float:
@@ -119,7 +107,7 @@ def _rate(loader: Loader, skipped: int, seconds: float) -> float:
 
 def _cold_rate(loader: Loader, seconds: float) -> float | None:
     """Return images a second of part of an epoch that is read from the disk, in whole rounds of the workers."""
-    source, makers = loader.plan.source, max(1, loader.on_their_way)
+    source, makers = loader.plan.source, max(1, loader.makers)
     loader.release()
     if len(loader) <= makers or not drop(source, range(len(source))).cold:
         return None

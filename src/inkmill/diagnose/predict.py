@@ -81,14 +81,12 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
     device = step.seconds + ((stages.augment_gpu or 0.0) if on_gpu else 0.0)
     host = step.host + (stages.augment_host if on_gpu else 0.0)
     if settings.loader == "dali" and kept < 1:
-        from_disk = facts.dali_cold.get(settings.decode_on) if cold else None
-        rate = facts.dali.get(settings.decode_on, 0.0) if from_disk is None else from_disk
+        rate = facts.dali.get(settings.decode_on, 0.0)
         alone = 1 / rate if rate else float("inf")
-        fetch, wait = (stages.fetch, stages.wait) if cold and from_disk is None else (0.0, 0.0)
-        # Measured with all cores for itself: what the training process, or fetching, takes of those is lost to DALI.
-        others = (host + fetch) / _cores(facts)
-        reading = (wait + fetch) / _dali_readers(facts.cores)
-        return {"step": device, "host": host, "dali": alone + others, "workers": reading}
+        reading = (stages.wait + stages.fetch if cold else 0.0) / _dali_readers(facts.cores)
+        # Measured warm, with all cores for itself: what others, or fetching, take of those is lost to DALI.
+        others = host + (stages.fetch if cold else 0.0)
+        return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = 0.0 if on_gpu else stages.draw + stages.augment
     if settings.keep == "gpu" and kept == 1:
         return {"step": device, "host": host}

@@ -24,7 +24,6 @@ MOST_SAMPLES = 20_000
 MOST_TO_TRY = 100_000
 """Where a plan is tried that makes many large batches at a time and reads each from the disk."""
 
-_BY_DALI = 5  # batches at most that are in the making; see DaliLoader.on_their_way
 _ROUNDS = 4  # of all workers, in an epoch that is read from the disk
 
 
@@ -131,8 +130,7 @@ def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
     All that is made ahead, some times over: else what is read comes from memory, where it was read just before. Where
     widths are free all pictures would have to be looked at first, and the sample stays as it is.
     """
-    made_at_a_time = max(1 if spec.dataset.loader != "dali" else _BY_DALI, spec.dataset.workers)
-    needed = min(_ROUNDS * made_at_a_time * spec.dataset.batch_size, MOST_TO_TRY)
+    needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
     if sampled.taken >= min(needed, len(sampled.whole)) or sampled.prepared.fit.mode == "height":
         return sampled
     return take_sample(spec, sampled.whole, lambda line: None, needed, charset=sampled.prepared.charset)

@@ -132,7 +132,7 @@ def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[],
 
 
 def _makers(loader: DeviceLoader) -> int:
-    return max(1, loader.loader.on_their_way)
+    return max(1, loader.loader.makers)
 
 
 def _speed(rig: Rig, batches: Iterator[Batch], seconds: float, at_a_time: int = 1) -> float:

@@ -91,11 +91,6 @@ class Loader(ABC):
         return not self.plan.fits
 
     @property
-    def on_their_way(self) -> int:
-        """How many batches are in the making at a time, wherever they are: such a number comes soon one after another."""
-        return self.makers
-
-    @property
     def memory(self) -> list[NDArray[np.uint8]]:
         """The arrays that `views` lie in, where they are used again; none before the first batch."""
         return []

@@ -21,7 +21,7 @@ from inkmill.data.dali import require_dali
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali_ahead import FeedAhead, Feeders, ThreadFeeders
 from inkmill.data.loaders.dali_feed import DaliFeed, Fed
-from inkmill.data.loaders.dali_graph import PREFETCH, Placement, build_pipeline, reason_of
+from inkmill.data.loaders.dali_graph import Placement, build_pipeline, reason_of
 from inkmill.data.loaders.dali_reader import DaliReader
 from inkmill.data.loaders.dali_workers import WorkerFeeders
 from inkmill.data.loaders.maker import Made
@@ -87,11 +87,6 @@ class DaliLoader(Loader):
         self._ahead = FeedAhead(feeding, feed, len(self))
         self._pipeline: Any = None
         self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
-
-    @property
-    def on_their_way(self) -> int:
-        """See Loader."""
-        return self.makers + PREFETCH
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
         blocked = set(self._blocked.values())
