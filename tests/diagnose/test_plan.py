@@ -186,6 +186,16 @@ def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
     assert not [one for one in candidates(replace(NOW, augment_on="cpu"), unknown) if one.loader == "dali"]
 
 
+def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() -> None:
+    some = replace(WORDS, cores=2, stages=replace(WORDS.stages, fit=4e-5, hand_over=5e-6))
+    fitting = replace(some, stages=replace(some.stages, hand_over=None))
+    for augment_on, keep, faster in (("gpu", "none", True), ("cpu", "none", False), ("gpu", "ram", False)):
+        settings = replace(NOW, workers=2, augment_on=augment_on, keep=keep)  # type: ignore[arg-type]
+        before, now = (predict(settings, one).images_per_s for one in (fitting, some))
+        assert (now > 1.05 * before) is faster
+        assert faster or now == before
+
+
 def test_dali_waits_for_a_slow_disk_too() -> None:
     slow = replace(WORDS, cores=2, dali={"mixed": 40_000.0}, stages=replace(WORDS.stages, wait=2e-3))
     assert make_plan(replace(NOW, workers=2, augment_on="gpu"), slow).best.settings.loader == "workers"
