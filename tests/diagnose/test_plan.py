@@ -196,6 +196,12 @@ def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() 
         assert faster or now == before
 
 
+def test_augmenting_nothing_on_the_gpu_is_no_plan() -> None:
+    stages = replace(WORDS.stages, draw=0.0, augment=0.0, augment_gpu=0.0, fit=4e-5, hand_over=5e-6)
+    plan = make_plan(replace(NOW, workers=4, augment_on="cpu"), replace(WORDS, cores=4, stages=stages))
+    assert "dataset.augment_on" not in plan.change
+
+
 def test_dali_waits_for_a_slow_disk_too() -> None:
     slow = replace(WORDS, cores=2, dali={"mixed": 40_000.0}, stages=replace(WORDS.stages, wait=2e-3))
     assert make_plan(replace(NOW, workers=2, augment_on="gpu"), slow).best.settings.loader == "workers"

@@ -88,11 +88,11 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
         others = host + (stages.fetch if cold else 0.0)
         return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = 0.0 if on_gpu else stages.draw + stages.augment
+    fresh = stages.fresh + (stages.fetch if cold else 0.0)
+    if not augment and settings.keep == "none" and stages.hand_over is not None:  # see LoadPlan.may_leave_fitting
+        fresh += stages.hand_over - stages.fit
     if settings.keep == "gpu" and kept == 1:
         return {"step": device, "host": host}
-    fresh = stages.fresh + (stages.fetch if cold else 0.0)
-    if on_gpu and settings.keep == "none" and stages.hand_over is not None:
-        fresh += stages.hand_over - stages.fit
     work = (1 - kept) * fresh + kept * stages.kept + augment + stages.other
     wait = (1 - kept) * stages.wait if cold else 0.0
     if settings.workers == 0:

@@ -21,7 +21,7 @@ from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.loaders.rows import UnfittedRows, unfitted_bytes
-from inkmill.data.loaders.upload import CAN_FIT
+from inkmill.data.loaders.upload import why_not_fit
 from inkmill.data.sources import Subset
 from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages
@@ -79,7 +79,7 @@ def measure_stages(rig: Rig, seconds: float) -> StageTimes:
         windows = chunks.windows()
         if rig.device.type == "cuda":
             windows |= _on_gpu(rig)
-            if CAN_FIT:
+            if why_not_fit(rig.device) is None:
                 windows["hand over"] = chunks.handing_over()
         measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
     times = {name: interval(steady(values)) for name, values in measured.items()}

@@ -148,13 +148,12 @@ def _times(factor: float) -> str:
 def _largest_stage(evidence: Evidence) -> str:
     names = {"read": "reading", "decode": "decoding", "fit": "fitting", "draw": "drawing numbers"}
     names |= {"augment": "augmentation", "collate": "laying out"}
-    augments_on_gpu = evidence.plan.current.settings.augment_on == "gpu"
-    times = {
-        name: time.mean
-        for name, time in evidence.stages.times.items()
-        if name in names and not (name in ("draw", "augment") and augments_on_gpu)
-    }
-    return names[max(times, key=lambda name: times[name])]
+    settings, times = evidence.plan.current.settings, evidence.stages.times
+    for_gpu = {"draw", "augment"} if settings.augment_on == "gpu" else set[str]()
+    if "hand over" in times and settings.keep == "none" and (for_gpu or "augment" not in times):
+        for_gpu.add("fit")
+    means = {name: time.mean for name, time in times.items() if name in names and name not in for_gpu}
+    return names[max(means, key=lambda name: means[name])]
 
 
 def _others(evidence: Evidence) -> str:

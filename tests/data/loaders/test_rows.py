@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from captcha_source import PaintedSource
@@ -23,12 +22,14 @@ from inkmill.data.augment.spec import load_preset
 from inkmill.data.fit import Fit, FitMode
 from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fitted_bytes, unfitted_bytes
+from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fit_here, fitted_bytes, unfitted_bytes
 from inkmill.data.sample import Polygons, Target
 from inkmill.data.targets import has_polygons
 
 FITS = (Fit(32, 64, 3), Fit(32, 100, 1, "pad"), Fit(24, 60, 3, "pad"), Fit(33, 50, 1))
 SIZES = [(32, 64), (1, 1), (20, 50), (64, 128), (65, 20), (16, 300), (31, 99), (64, 200), (48, 47), (7, 13), (32, 100)]
+
+STRONG = Augmentation(load_preset("scene_text"))
 
 SCRIPT = """
 import sys
@@ -59,17 +60,8 @@ def fitted(images: list[NDArray[np.uint8]], fit: Fit) -> NDArray[np.uint8]:
     return rows.images
 
 
-def fitted_later(flat: NDArray[np.uint8], shape: Shape, fit: Fit) -> NDArray[np.uint8]:
-    """Fit what was written by OpenCV, as the GPU does it."""
-    out = np.empty(shape, np.uint8)
-    numbers = flat[: shape[0] * NUMBERS * 8].view(np.int64).reshape(-1, NUMBERS)
-    for row, (begin, rows, columns, valid) in zip(out, numbers.tolist(), strict=True):
-        image = flat[begin : begin + rows * columns * shape[3]].reshape(rows, columns, shape[3])
-        row[:, :valid] = cv2.resize(image, (valid, shape[1]), interpolation=cv2.INTER_LINEAR).reshape(
-            shape[1], valid, -1
-        )
-        row[:, valid:] = row[:, valid - 1 : valid]
-    return out
+def numbers_of(flat: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
+    return flat[: count * NUMBERS * 8].view(np.int64).reshape(-1, NUMBERS)
 
 
 def by_the_kernel() -> None:
@@ -118,7 +110,7 @@ def test_all_pictures_find_room_and_are_the_same(fit: Fit, sizes: list[tuple[int
     images = pictures(fit.channels, sizes, seed)
     rows, shape = written(images, fit)
     assert len(rows.images) <= unfitted_bytes(shape)
-    assert np.array_equal(fitted_later(rows.images, shape, fit), fitted(images, fit))
+    assert np.array_equal(fit_here(rows.images, shape), fitted(images, fit))
 
 
 def test_bad_rows_are_left_out() -> None:
@@ -128,54 +120,117 @@ def test_bad_rows_are_left_out() -> None:
     good = np.arange(len(images)) % 3 != 1
     rows.only(good)
     left = (int(good.sum()), *shape[1:])
-    assert np.array_equal(fitted_later(rows.images, left, fit), fitted(images, fit)[good])
+    assert np.array_equal(fit_here(rows.images, left), fitted(images, fit)[good])
 
 
+def some_plan(captcha_plan: Callable[..., LoadPlan], **changes: Any) -> LoadPlan:
+    """Return a plan whose pictures, 240 x 80, take one step to fit; a batch has room for some as they are."""
+    return captcha_plan(**{"fit": Fit(48, 128, 3), "engine": "none", "augmentation": STRONG} | changes)
+
+
+@pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({2, 9})])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
 def test_batches_are_the_same(
-    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int]
+    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int], mode: FitMode
 ) -> None:
-    augmentation = Augmentation(load_preset("scene_text"))
-    plan = captcha_plan(
-        faults={"broken": bad},
-        augmentation=augmentation,
-        engine="none",
-        on_bad_sample="skip",
-        max_bad=0.5,
-        shuffle=True,
-    )
+    options = {"on_bad_sample": "skip", "max_bad": 0.5, "shuffle": True, "fit": Fit(48, 160, 3, mode)}
+    plan = some_plan(captcha_plan, faults={"broken": bad}, **options)
     with make_loader(plan) as reference, make_loader(plan, workers, kind) as loader:
         assert loader.leave_fitting()
-        for one, other in zip(reference, loader, strict=True):
-            shape = other.extra["unfitted"]
-            assert np.array_equal(fitted_later(other.images, shape, plan.fit), one.images)
+        for one, other in zip(reference, loader.views(), strict=True):
+            sizes = numbers_of(other.images, len(other))[:, 1:3].tolist()
+            assert [80, 240] in sizes  # as decoded
+            assert sizes.count([80, 240]) < len(other)  # for which there is no room
+            assert np.array_equal(fit_here(other.images, other.extra["unfitted"]), one.images)
             assert (one.keys, one.texts, one.widths.tolist()) == (other.keys, other.texts, other.widths.tolist())
             changes = other.extra["changes"]
             assert (len(changes), changes.height, changes.width) == one.images.shape[:3]
         assert loader.stats.left_out == reference.stats.left_out == len(bad)
 
 
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+def test_who_iterates_gets_fitted_pictures_all_the_same(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], workers: int, kind: Any
+) -> None:
+    plan = some_plan(captcha_plan)
+    with make_loader(plan, workers, kind) as loader:
+        assert loader.leave_fitting()
+        batches = list(loader)
+        assert not any("unfitted" in batch.extra for batch in batches)
+        assert snapshot(batches) == snapshot(make_loader(plan))
+
+
+def test_an_epoch_of_bad_samples_alone_has_empty_batches(captcha_plan: Callable[..., LoadPlan]) -> None:
+    everything = {"broken": frozenset(range(67))}
+    plan = some_plan(captcha_plan, faults=everything, on_bad_sample="skip", max_bad=1.0)
+    with make_loader(plan) as loader:
+        assert loader.leave_fitting()
+        assert {batch.images.shape for batch in loader} == {(0, 48, 128, 3)}
+
+
 def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..., LoadPlan]) -> None:
     plain = captcha_plan()
-    augmented = replace(plain, augmentation=Augmentation(load_preset("scene_text")))
+    augmented = replace(plain, augmentation=STRONG)
     for plan in (replace(plain, keep=Keep("ram")), augmented):
         with make_loader(plan) as loader:
             assert not loader.leave_fitting()
-            assert next(iter(loader)).images.ndim == 4
+            assert next(iter(loader.views())).images.ndim == 4
     for plan in (plain, replace(augmented, engine="none")):
         with make_loader(plan) as loader:
             assert loader.leave_fitting()
+            assert next(iter(loader.views())).images.ndim == 1
 
 
-def test_without_memory_for_any_size_pictures_are_fitted_here(
-    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("short", ["inkmill.data.shared.bytes_left", "inkmill.data.loaders.workers.memory_left"])
+def test_where_memory_is_short_pictures_are_fitted_here(
+    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
+    """Asked as the workers start: others may have taken it meanwhile."""
     plan = captcha_plan()
-    monkeypatch.setattr("inkmill.data.shared.bytes_left", lambda: 6 * plan.batch_bytes)
     with make_loader(plan, 1) as loader:
+        assert loader.leave_fitting()
+        monkeypatch.setattr(short, lambda: 6 * plan.batch_bytes)
+        assert next(loader.views()).images.ndim == 4  # type: ignore[call-overload]
+        assert loader.stats.notes == []
+
+
+def test_workers_that_run_are_left_alone(captcha_plan: Callable[..., LoadPlan]) -> None:
+    """Who reads several times with one loader wraps it anew each time."""
+    with make_loader(some_plan(captcha_plan), 1) as loader:
+        assert loader.leave_fitting()
+        list(loader)
+        memory = [array.ctypes.data for array in loader.memory]
+        assert loader.leave_fitting()
+        list(loader)
+        assert [array.ctypes.data for array in loader.memory] == memory
+    with make_loader(some_plan(captcha_plan), 1) as loader:
+        list(loader)
         assert not loader.leave_fitting()
-        assert next(iter(loader)).images.ndim == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+def test_what_reaches_a_gpu_is_the_same(
+    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, workers: int, kind: Any, locked: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from inkmill.data.loaders.device import DeviceLoader
+    from inkmill.data.loaders.upload import Upload
+
+    if not locked:
+        monkeypatch.setattr(Upload, "lock", lambda self, memory: None)
+    plan = some_plan(captcha_plan)
+    loader = make_loader(plan, workers, kind)
+    with DeviceLoader(loader, "cuda") as on_gpu:
+        assert loader.leave_fitting()
+        for _ in range(2):
+            for one, other in zip(make_loader(plan), on_gpu, strict=True):
+                assert "unfitted" not in other.extra
+                assert np.array_equal(other.images.cpu().numpy(), one.images)
 
 
 def facts(target: Target) -> Any:
@@ -184,7 +239,7 @@ def facts(target: Target) -> Any:
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 def test_polygons_move_alike(mode: FitMode) -> None:
-    plan = LoadPlan(PaintedSource(12), Fit(96, 192, 3, mode), Augmentation(load_preset("scene_text")), engine="none")
+    plan = LoadPlan(PaintedSource(12), Fit(96, 192, 3, mode), STRONG, engine="none")
     with make_loader(plan) as reference, make_loader(plan) as loader:
         assert loader.leave_fitting()
         for one, other in zip(reference, loader, strict=True):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from inkmill.data.keep import Store, open_store
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
+from inkmill.data.loaders.rows import batch_bytes, fit_here
 from inkmill.data.loaders.stages import add
 from inkmill.data.sample import Batch
 from inkmill.data.sources.base import identity_of
@@ -70,6 +71,7 @@ class Loader(ABC):
         self.plan = plan
         self.stats = Stats()
         self._order = plan.order()
+        self._fits = True
         self._epoch, self._batches = 0, 0
         self._at_start = True  # the next iteration begins at the position as it stands
         self._iteration = 0
@@ -81,14 +83,19 @@ class Loader(ABC):
             self.stats.notes.extend(self._store.notes)
 
     def leave_fitting(self) -> bool:
-        """Have batches hold decoded pictures, which whoever takes them fits; before the first of them is asked for.
+        """Have `views` hold decoded pictures, which whoever takes them fits: what `rows.UnfittedRows` wrote.
 
         Returns:
             False where this loader, or what it is to do, needs them fitted: then nothing changes.
         """
         if self.hands_over_any_size and self.plan.may_leave_fitting:
-            self.plan = replace(self.plan, fits=False)
-        return not self.plan.fits
+            self._fits = False
+        return not self._fits
+
+    @property
+    def batch_bytes(self) -> int:
+        """Memory for the pictures of the largest batch of `views`."""
+        return batch_bytes(self.plan, self._fits)
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
@@ -112,7 +119,12 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, which are the consumer's to keep."""
         for batch in self.views():
-            yield replace(batch, images=batch.images.copy()) if self.borrows else batch
+            if "unfitted" in batch.extra:
+                extra = dict(batch.extra)
+                batch = replace(batch, images=fit_here(batch.images, extra.pop("unfitted")), extra=extra)
+            elif self.borrows:
+                batch = replace(batch, images=batch.images.copy())
+            yield batch
 
     def views(self) -> Iterator[Batch]:
         """Like iterating, but images may be views, each valid until this iteration asks for the next batch but one.

@@ -55,11 +55,20 @@ class DeviceLoader:
             loader.stats.idle_s = 0.0
             if loader.on_device:
                 loader.before_queueing = self._idle.makes
-            from inkmill.data.loaders.upload import CAN_FIT
-
-            if CAN_FIT:
-                loader.leave_fitting()
+            self._leave_fitting(loader)
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
+
+    def _leave_fitting(self, loader: Loader) -> None:
+        """Have the GPU fit what the loader need not, where it can."""
+        from inkmill.data.loaders.upload import why_not_fit
+
+        reason = why_not_fit(self.device)
+        if reason is None:
+            loader.leave_fitting()
+        elif loader.plan.may_leave_fitting and (note := f"pictures are fitted on the CPU: {reason}") not in (
+            notes := loader.stats.notes
+        ):
+            notes.append(note)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -140,7 +149,7 @@ class DeviceLoader:
         from inkmill.data.loaders.upload import Upload
 
         loader = self.loader
-        upload = self._upload = self._upload or Upload(self.device, loader.plan.batch_bytes)
+        upload = self._upload = self._upload or Upload(self.device, loader.batch_bytes)
         upload.wait()  # the end of an iteration may have left a copy on its way, and the loader begins to write there
         waiting: _Uploaded | None = None
         for number, batch in enumerate(loader.views()):

@@ -101,12 +101,19 @@ class BatchMaker:
         store: the kept pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         order: which samples make each batch; the plan's where None.
+        fits: whether batches hold fitted pictures; else what `rows.UnfittedRows` wrote, in one dimension, and
+            `Batch.extra["unfitted"]` is the shape it is to be fitted to.
     """
 
     def __init__(
-        self, plan: LoadPlan, store: Store | None, blocked: NDArray[Any], order: RowOrder | None = None
+        self,
+        plan: LoadPlan,
+        store: Store | None,
+        blocked: NDArray[Any],
+        order: RowOrder | None = None,
+        fits: bool = True,
     ) -> None:
-        self._plan, self._store, self._blocked = plan, store, blocked
+        self._plan, self._store, self._blocked, self._fits = plan, store, blocked, fits
         self._order = plan.order() if order is None else order
         if plan.augmentation is not None and plan.engine == "cv":
             from inkmill.data.augment.apply_cv import apply_cv
@@ -118,7 +125,7 @@ class BatchMaker:
 
         Args:
             epoch, number: which one.
-            buffer: uint8, at least `plan.batch_bytes` long; the pixels are written to its start.
+            buffer: uint8, at least `rows.bytes_of` a full batch; the pixels are written to its start.
 
         Raises:
             BadSampleError: a sample cannot be loaded, and the plan does not skip.
@@ -127,7 +134,7 @@ class BatchMaker:
         wanted = self._order.rows(epoch, number)
         index = wanted[self._blocked[wanted] == 0]
         shape = self._shape(index)
-        rows = (FittedRows if self._plan.fits else UnfittedRows)(buffer, shape, self._plan.fit)
+        rows = (FittedRows if self._fits else UnfittedRows)(buffer, shape, self._plan.fit)
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._store is not None:
@@ -150,7 +157,7 @@ class BatchMaker:
             targets=in_a_row(t for t in targets if t is not None),
             keys=[k for k in keys if k is not None],
             index=index,
-            extra={} if self._plan.fits else {"unfitted": shape},
+            extra={} if self._fits else {"unfitted": shape},
         )
         with clock.whole("augment"):
             self._augment(batch, epoch, shape, regions)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from inkmill.data.fit import Fit
 from inkmill.data.keep import Keep
-from inkmill.data.loaders.rows import fitted_bytes, unfitted_bytes
 from inkmill.data.loaders.stages import Seconds
 from inkmill.data.order import BatchOrder, Order
 from inkmill.data.sample import Source
@@ -44,8 +43,6 @@ class LoadPlan:
         engine: "cv" augments here; "none" hands over the pictures as fitted, and in `Batch.extra["changes"]` what an
             engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
         keep: where fitted pictures are kept.
-        fits: whether batches hold fitted pictures; else what `rows.UnfittedRows` wrote, in one dimension, and
-            `Batch.extra["unfitted"]` is the shape it is to be fitted to. `Loader.leave_fitting` decides.
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
@@ -66,7 +63,6 @@ class LoadPlan:
     max_bad: float = 0.01
     engine: Literal["cv", "none"] = "cv"
     keep: Keep = field(default_factory=Keep)
-    fits: bool = True
     quarantine: Path | None = None
 
     def __post_init__(self) -> None:
@@ -103,9 +99,8 @@ class LoadPlan:
 
     @property
     def batch_bytes(self) -> int:
-        """Memory for the pictures of the largest batch."""
-        shape = (self.batch_size, self.fit.height, self.fit.width, self.fit.channels)
-        return fitted_bytes(shape) if self.fits else unfitted_bytes(shape)
+        """Size of the pictures of the largest batch, fitted."""
+        return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
 
     @property
     def may_leave_fitting(self) -> bool:

@@ -89,9 +89,14 @@ class Pool:
         """Where answers lie, one array a worker, the same ones while the processes live; none before the first task."""
         return [worker.memory for worker in self._workers]
 
+    @property
+    def size(self) -> int:
+        """Bytes of memory that answers take."""
+        return self._job.slot_bytes * SLOTS * self._count
+
     def shortage(self) -> str | None:
         """Say that the memory will not lie in memory, or return None."""
-        return None if self._workers else shared.shortage(self._job.slot_bytes * SLOTS * self._count)
+        return None if self._workers else shared.shortage(self.size)
 
     def answers(self, tasks: Iterator[Task]) -> Generator[Answer, None, None]:
         """Yield the tasks' answers in order, those to come being worked on meanwhile; one iteration at a time.

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.fit import Fit, Image
+from inkmill.data.fit import Fit, Image, resize
+from inkmill.data.loaders.plan import LoadPlan
 
 Shape = tuple[int, int, int, int]
 """B, height, width, channels."""
@@ -34,6 +35,23 @@ def fitted_bytes(shape: Shape) -> int:
 def unfitted_bytes(shape: Shape) -> int:
     """Return the memory for a batch of pictures to be fitted to `shape`."""
     return shape[0] * NUMBERS * _NUMBER_BYTES + _ROOM * fitted_bytes(shape)
+
+
+def batch_bytes(plan: LoadPlan, fits: bool) -> int:
+    """Return the memory for the largest batch of a plan, fitted or not."""
+    shape = (plan.batch_size, plan.fit.height, plan.fit.width, plan.fit.channels)
+    return fitted_bytes(shape) if fits else unfitted_bytes(shape)
+
+
+def fit_here(written: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
+    """Fit what `UnfittedRows` wrote, on the CPU; return uint8 (B, H, W, C), memory of its own."""
+    out = np.empty(shape, np.uint8)
+    numbers = written[: shape[0] * NUMBERS * _NUMBER_BYTES].view(np.int64).reshape(-1, NUMBERS)
+    for row, (begin, rows, columns, valid) in zip(out, numbers.tolist(), strict=True):
+        image = written[begin : begin + rows * columns * shape[3]].reshape(rows, columns, shape[3])
+        resize(image, valid, shape[1], row[:, :valid])
+        row[:, valid:] = row[:, valid - 1 : valid]
+    return out
 
 
 class Rows(Protocol):

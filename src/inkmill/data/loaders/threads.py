@@ -52,14 +52,15 @@ class ThreadLoader(Loader):
         for future in self._pending:
             future.cancel()
         self._pending.clear()
-        self._maker = BatchMaker(self.plan, self._store, self._blocked_mask)
+        self._size = self.batch_bytes
+        self._maker = BatchMaker(self.plan, self._store, self._blocked_mask, fits=self._fits)
         self._ahead = positions(epoch, first, len(self), endless=self.plan.shuffle)
 
     def _ask(self) -> None:
         """Ask for batches, two a thread ahead, also of the next epoch."""
         pool = self._pool or self._start()
         while len(self._pending) < 2 * self._threads and (position := next(self._ahead, None)) is not None:
-            self._pending.append(pool.submit(_make, self._maker, self.plan.batch_bytes, *position))
+            self._pending.append(pool.submit(_make, self._maker, self._size, *position))
 
     def _start(self) -> ThreadPoolExecutor:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="inkmill-loader")

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inkmill.data.loaders.rows import Shape
+from inkmill.data.fit import Fit
+from inkmill.data.loaders.rows import Shape, UnfittedRows, unfitted_bytes
+from inkmill.errors import first_line
 
 try:  # it comes with torch where there are GPUs, except on Windows
     from inkmill.data.loaders.fit_triton import fit_rows
@@ -25,8 +28,20 @@ except ImportError:
 
 Pixels = NDArray[np.uint8]
 
-CAN_FIT = fit_rows is not None
-"""Whether pictures of any size can be sent."""
+
+@lru_cache(maxsize=8)
+def why_not_fit(device: torch.device) -> str | None:
+    """Return why a GPU does not fit pictures, or None: Triton needs a C compiler, and a GPU that it knows."""
+    if fit_rows is None:
+        return "Triton is not installed"
+    picture = np.zeros(unfitted_bytes(one := (1, 1, 1, 1)), np.uint8)
+    rows = UnfittedRows(picture, one, Fit(1, 1))
+    rows.put(0, np.full((1, 1, 1), 77, np.uint8))
+    try:
+        found = fit_rows(torch.from_numpy(rows.images).to(device), one).item()
+    except Exception as error:  # a compiler's errors share no base
+        return f"Triton does not run here ({first_line(error)})"
+    return None if found == 77 else "Triton's kernel is wrong here"
 
 
 class Upload:

@@ -6,7 +6,7 @@ While training takes the last batches of an epoch, the first of the next one are
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.heap import Arena
 from typing import Any
@@ -20,10 +20,13 @@ from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
+from inkmill.data.loaders.rows import batch_bytes
 from inkmill.data.loaders.worker_process import Task
 from inkmill.data.sources.combine import release
+from inkmill.machine import memory_left
 
 _ALIGNMENT = 64  # bytes: a cache line
+_OF_MEMORY = 0.25  # that pictures of any size may take; fitted ones take half
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,14 @@ class _MakeBatches:
     plan: LoadPlan
     blocked: Arena
     store: Store | None
+    fits: bool
 
     @property
     def slot_bytes(self) -> int:
-        return -(-self.plan.batch_bytes // _ALIGNMENT) * _ALIGNMENT
+        return -(-batch_bytes(self.plan, self.fits) // _ALIGNMENT) * _ALIGNMENT
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
-        maker = BatchMaker(self.plan, self.store, np.frombuffer(self.blocked.buffer, np.uint8))
+        maker = BatchMaker(self.plan, self.store, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
@@ -69,17 +73,22 @@ class WorkerLoader(Loader):
         )
 
     def _new_pool(self) -> Pool:
-        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._store), self.makers)
+        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._store, self._fits), self.makers)
 
     def leave_fitting(self) -> bool:
-        """See Loader; where there is no memory for pictures of any size, they are fitted here."""
-        if super().leave_fitting():
-            larger = self._new_pool()
-            if larger.shortage() is None:
-                self._pool = larger  # no process of the other has started
-            else:
-                self.plan = replace(self.plan, fits=True)
-        return not self.plan.fits
+        """See Loader; workers that have started go on as they are."""
+        if self._fits and not self._pool.memory and super().leave_fitting():
+            self._pool = self._new_pool()
+        return not self._fits
+
+    def _fit_where_memory_is_short(self) -> None:
+        """Start workers that need half the memory, where there is not enough: other loaders may have taken it."""
+        if self._fits or self._pool.memory:
+            return
+        left = memory_left()
+        if self._pool.shortage() is not None or (left is not None and self._pool.size > _OF_MEMORY * left):
+            self._fits = True
+            self._pool = self._new_pool()
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
@@ -87,6 +96,7 @@ class WorkerLoader(Loader):
         return self._pool.memory
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        self._fit_where_memory_is_short()
         shortage = self._pool.shortage()
         if shortage is not None and shortage not in self.stats.notes:
             self.stats.notes.append(shortage)
