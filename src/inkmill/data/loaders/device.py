@@ -65,10 +65,10 @@ class DeviceLoader:
         reason = why_not_fit(self.device)
         if reason is None:
             loader.leave_fitting()
-        elif loader.plan.may_leave_fitting and (note := f"pictures are fitted on the CPU: {reason}") not in (
-            notes := loader.stats.notes
-        ):
-            notes.append(note)
+            return
+        note = f"pictures are fitted on the CPU: {reason}"
+        if loader.plan.may_leave_fitting and note not in loader.stats.notes:
+            loader.stats.notes.append(note)
 
     def __len__(self) -> int:
         """Batches in an epoch."""

@@ -38,7 +38,8 @@ def why_not_fit(device: torch.device) -> str | None:
     rows = UnfittedRows(picture, one, Fit(1, 1))
     rows.put(0, np.full((1, 1, 1), 77, np.uint8))
     try:
-        found = fit_rows(torch.from_numpy(rows.images).to(device), one).item()
+        with torch.cuda.device(device):  # kernels run on the current one
+            found = fit_rows(torch.from_numpy(rows.images).to(device), one).item()
     except Exception as error:  # a compiler's errors share no base
         return f"Triton does not run here ({first_line(error)})"
     return None if found == 77 else "Triton's kernel is wrong here"
