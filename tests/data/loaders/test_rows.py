@@ -34,8 +34,9 @@ STRONG = Augmentation(load_preset("scene_text"))
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_rows import by_the_kernel
+from test_rows import by_a_trial, by_the_kernel
 by_the_kernel()
+by_a_trial()
 """
 
 
@@ -74,6 +75,19 @@ def by_the_kernel() -> None:
         images = pictures(fit.channels)
         rows, shape = written(images, fit)
         assert np.array_equal(fit_rows(torch.from_numpy(rows.images), shape).numpy(), fitted(images, fit)), fit
+
+
+def by_a_trial() -> None:
+    """Try the kernel as loading does before it relies on it, beside OpenCV as it is and one that rounds otherwise."""
+    import torch
+
+    from inkmill.data.loaders.upload import why_not_fit
+
+    device, apply = torch.device("cpu"), Fit.apply
+    assert why_not_fit(device) is None
+    why_not_fit.cache_clear()
+    Fit.apply = lambda self, image, out=None: (apply(self, image, out)[0] ^ 1, 0)  # type: ignore[method-assign]
+    assert why_not_fit(device) == "OpenCV rounds in another way here"
 
 
 def test_the_kernel_fits_to_the_last_bit() -> None:

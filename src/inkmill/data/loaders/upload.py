@@ -31,18 +31,23 @@ Pixels = NDArray[np.uint8]
 
 @lru_cache(maxsize=8)
 def why_not_fit(device: torch.device) -> str | None:
-    """Return why a GPU does not fit pictures, or None: Triton needs a C compiler, and a GPU that it knows."""
+    """Return why a GPU does not fit pictures, or None.
+
+    Triton needs a C compiler, and a GPU that it knows; and OpenCV may round in another way on another processor.
+    """
     if fit_rows is None:
         return "Triton is not installed"
-    picture = np.zeros(unfitted_bytes(one := (1, 1, 1, 1)), np.uint8)
-    rows = UnfittedRows(picture, one, Fit(1, 1))
-    rows.put(0, np.full((1, 1, 1), 77, np.uint8))
+    fit, picture = Fit(24, 50, 3), np.random.default_rng(0).integers(0, 256, (31, 67, 3), np.uint8)
+    shape = (1, fit.height, fit.width, fit.channels)
+    rows = UnfittedRows(np.empty(unfitted_bytes(shape), np.uint8), shape, fit)
+    rows.put(0, picture)
     try:
-        with torch.cuda.device(device):  # kernels run on the current one
-            found = fit_rows(torch.from_numpy(rows.images).to(device), one).item()
+        # Kernels run on the current device.
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            found = fit_rows(torch.from_numpy(rows.images).to(device), shape).cpu().numpy()
     except Exception as error:  # a compiler's errors share no base
         return f"Triton does not run here ({first_line(error)})"
-    return None if found == 77 else "Triton's kernel is wrong here"
+    return None if np.array_equal(found[0], fit.apply(picture)[0]) else "OpenCV rounds in another way here"
 
 
 class Upload:
