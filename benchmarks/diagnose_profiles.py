@@ -51,7 +51,7 @@ from inkmill.diagnose.trial import changed, run_trial
 FEW = 2
 LATENCY_S = 0.002
 TURNS = 2  # that each plan is tried on each profile
-MORE_TIME = 1.6  # times as long a diagnosis takes on few cores, where starting processes and compiling take longer
+MORE_TIME = 1.6  # times as long a diagnosis takes on few cores, where starting and measuring processes take longer
 STAND_FOR = 500_000_000  # samples of the set that is stood for: 4.8 TB of fitted pictures
 
 
@@ -167,8 +167,8 @@ def show(plans: list[dict[str, Any]], tried: dict[str, Speeds], stamp: dict[str,
     good = len({json.dumps(plan["settings"], sort_keys=True) for plan in plans}) == len(plans)
     for plan in plans:
         name, words = plan["profile"], " ".join(f"{key}={value}" for key, value in plan["overrides"].items())
-        turns = {plan: speeds for plan, speeds in tried.get(name, {}).items() if speeds}
-        speeds = {plan: fmean(each) for plan, each in turns.items()}
+        turns = {whose: each for whose, each in tried.get(name, {}).items() if each}
+        speeds = {whose: fmean(each) for whose, each in turns.items()}
         own = speeds.get(name, 0.0)
         good = good and all(own >= 0.97 * speed for speed in speeds.values())
         cells = [f"{plan['now']:,.0f}", f"{plan['predicted']:,.0f}", f"{plan['measured']:,.0f}"]

@@ -71,10 +71,6 @@ class Fit:
             return self.width
         return min(-(-self.valid_width(width, height) // BUCKET_STEP) * BUCKET_STEP, self.width)
 
-    def in_one_step(self, width: int, height: int) -> bool:
-        """Return whether an image of `width` x `height` takes at most one linear interpolation."""
-        return height <= 2 * self.height and width <= 2 * self.valid_width(width, height)
-
     def apply(self, image: Image, out: Image | None = None) -> tuple[Image, int]:
         """Resize and pad one image.
 
@@ -91,10 +87,15 @@ class Fit:
         valid, columns = self.valid_width(width, height), self.bucket_width(width, height)
         if out is None:
             out = np.empty((self.height, columns, self.channels), np.uint8)
-        resize(image, valid, self.height, out[:, :valid])
-        if columns > valid:
-            out[:, valid:] = out[:, valid - 1 : valid]
+        resize_and_pad(image, valid, out)
         return out, valid
+
+
+def resize_and_pad(image: Image, valid: int, out: Image) -> None:
+    """Resize an image to the first `valid` columns of `out`, and repeat the last of them to its end."""
+    resize(image, valid, len(out), out[:, :valid])
+    if out.shape[1] > valid:
+        out[:, valid:] = out[:, valid - 1 : valid]
 
 
 def resize(image: Image, width: int, height: int, out: Image | None = None) -> Image:

@@ -125,7 +125,7 @@ class BatchMaker:
 
         Args:
             epoch, number: which one.
-            buffer: uint8, at least `rows.bytes_of` a full batch; the pixels are written to its start.
+            buffer: uint8, at least `rows.batch_bytes` long; the pixels are written to its start.
 
         Raises:
             BadSampleError: a sample cannot be loaded, and the plan does not skip.

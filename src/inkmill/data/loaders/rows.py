@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.fit import Fit, Image, resize
+from inkmill.data.fit import Fit, Image, resize_and_pad
 from inkmill.data.loaders.plan import LoadPlan
 
 Shape = tuple[int, int, int, int]
@@ -27,20 +27,16 @@ _NUMBER_BYTES = 8
 _ROOM = 2  # times the size of the fitted pictures: word crops of 20 to 64 rows take 1.6 times that of 32
 
 
-def fitted_bytes(shape: Shape) -> int:
-    """Return the memory that a batch of fitted pictures takes."""
-    return prod(shape)
-
-
 def unfitted_bytes(shape: Shape) -> int:
     """Return the memory for a batch of pictures to be fitted to `shape`."""
-    return shape[0] * NUMBERS * _NUMBER_BYTES + _ROOM * fitted_bytes(shape)
+    return shape[0] * NUMBERS * _NUMBER_BYTES + _ROOM * prod(shape)
 
 
 def batch_bytes(plan: LoadPlan, fits: bool) -> int:
     """Return the memory for the largest batch of a plan, fitted or not."""
-    shape = (plan.batch_size, plan.fit.height, plan.fit.width, plan.fit.channels)
-    return fitted_bytes(shape) if fits else unfitted_bytes(shape)
+    if fits:
+        return plan.batch_bytes
+    return unfitted_bytes((plan.batch_size, plan.fit.height, plan.fit.width, plan.fit.channels))
 
 
 def fit_here(written: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
@@ -49,8 +45,7 @@ def fit_here(written: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
     numbers = written[: shape[0] * NUMBERS * _NUMBER_BYTES].view(np.int64).reshape(-1, NUMBERS)
     for row, (begin, rows, columns, valid) in zip(out, numbers.tolist(), strict=True):
         image = written[begin : begin + rows * columns * shape[3]].reshape(rows, columns, shape[3])
-        resize(image, valid, shape[1], row[:, :valid])
-        row[:, valid:] = row[:, valid - 1 : valid]
+        resize_and_pad(image, valid, row)
     return out
 
 
@@ -80,7 +75,7 @@ class FittedRows:
     """Pictures of the model's size.
 
     Args:
-        buffer: uint8, of `fitted_bytes` or more; written from its start.
+        buffer: uint8, as large as they are or larger; written from its start.
         shape: of the batch.
         fit: how it is fitted.
 
@@ -90,7 +85,7 @@ class FittedRows:
     """
 
     def __init__(self, buffer: NDArray[np.uint8], shape: Shape, fit: Fit) -> None:
-        self.images = buffer[: fitted_bytes(shape)].reshape(shape)
+        self.images = buffer[: prod(shape)].reshape(shape)
         self.width, self._fit = shape[2], fit
 
     def put(self, row: int, image: Image) -> int:
@@ -121,7 +116,7 @@ class UnfittedRows:
         self._size = unfitted_bytes(shape)
         self._used = shape[0] * NUMBERS * _NUMBER_BYTES
         self._numbers = buffer[: self._used].view(np.int64).reshape(-1, NUMBERS)
-        self._fitted = fitted_bytes((1, *shape[1:]))
+        self._fitted = prod(shape[1:])
         self._left = shape[0] * self._fitted  # of the room, for the rows to come
 
     @property
@@ -134,7 +129,8 @@ class UnfittedRows:
         fit, (rows, columns) = self._fit, image.shape[:2]
         valid = fit.valid_width(columns, rows)
         self._left -= self._fitted
-        if not fit.in_one_step(columns, rows) or self._used + image.size + self._left > self._size:
+        several_steps = rows > 2 * fit.height or columns > 2 * valid  # see fit.resize
+        if several_steps or self._used + image.size + self._left > self._size:
             image, _ = fit.apply(image)
             image = image[:, :valid]
             rows, columns = fit.height, valid

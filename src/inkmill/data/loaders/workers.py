@@ -27,6 +27,7 @@ from inkmill.machine import memory_left
 
 _ALIGNMENT = 64  # bytes: a cache line
 _OF_MEMORY = 0.25  # that pictures of any size may take; fitted ones take half
+_NOTE = "pictures are fitted on the CPU: for handing them over as they are decoded there is too little memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class WorkerLoader(Loader):
         if self._pool.shortage() is not None or (left is not None and self._pool.size > _OF_MEMORY * left):
             self._fits = True
             self._pool = self._new_pool()
+            if _NOTE not in self.stats.notes:
+                self.stats.notes.append(_NOTE)
 
     @property
     def memory(self) -> list[NDArray[np.uint8]]:
