@@ -241,10 +241,10 @@ def test_what_reaches_a_gpu_is_the_same(
         monkeypatch.setattr(Upload, "lock", lambda self, memory: None)
     plan = some_plan(captcha_plan)
     loader = make_loader(plan, workers, kind)
-    with DeviceLoader(loader, "cuda") as on_gpu:
+    with make_loader(plan) as reference, DeviceLoader(loader, "cuda") as on_gpu:
         assert loader.leave_fitting()
         for _ in range(2):
-            for one, other in zip(make_loader(plan), on_gpu, strict=True):
+            for one, other in zip(reference, on_gpu, strict=True):
                 assert "unfitted" not in other.extra
                 assert np.array_equal(other.images.cpu().numpy(), one.images)
 
