@@ -21,7 +21,7 @@ try:
     import torch
     from torch import Tensor
 
-    from inkmill.data.augment.passes_torch import Constants, block_of, block_size, change_images, constants_on
+    from inkmill.data.augment.engine_torch import Constants, block_of, block_size, change_images, constants_on
     from inkmill.data.augment.recorded_torch import RecordedPass
 except ImportError:
     raise MissingExtraError("torch", "train", "augmentation on the GPU") from None

