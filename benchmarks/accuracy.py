@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.training.evaluate import evaluate
 from inkmill.training.run import train
@@ -52,8 +53,8 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     parts = [split(folder, out, asked.held) for folder in folders]
     spec = load_spec(asked.recipe, [f"results_dir={out}", *overrides])
-    spec.dataset.train = [{"path": str(part[0]), "weight": asked.weight} for part in parts]
-    spec.evaluate.test = [str(part[1]) for part in parts]
+    spec.dataset.train = [SourceSpec(path=str(part[0]), weight=asked.weight) for part in parts]
+    spec.evaluate.test = [SourceSpec(path=str(part[1])) for part in parts]
     console = Console(width=120)
     started = time.perf_counter()
     result = train(spec, console=console)
@@ -61,8 +62,8 @@ def main() -> None:
     spec.evaluate.checkpoint = str(result.model)
     metrics = evaluate(spec, console=console)
     row = {"name": name, "train_s": round(seconds, 1), "machine": result.metrics["machine"]}
-    keys = ("samples", "word_accuracy", "word_accuracy_ignore_case", "word_accuracy_36", "cer", "one_minus_ned")
-    keys += ("space_accuracy", "diacritic_accuracy")
+    keys = ["samples", "word_accuracy", "word_accuracy_ignore_case", "word_accuracy_36", "cer", "one_minus_ned"]
+    keys += ["space_accuracy", "diacritic_accuracy"]
     row |= {"all": {key: metrics[key] for key in keys}}
     row |= {"sets": {set_name: {key: one[key] for key in keys} for set_name, one in metrics["sets"].items()}}
     print(json.dumps(row, ensure_ascii=False))

@@ -14,6 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import cv2
 import numpy as np
@@ -55,9 +56,9 @@ def main() -> None:
     for preset in options.preset or preset_names():
         augmentation = Augmentation(load_preset(preset))
         table = augmentation.draw(0, 0, index, 32, 128)
-        measure(f"draw {preset}", cpu, options.batch, lambda a=augmentation: a.draw(0, 0, index, 32, 128), lambda: None)
-        few = images[:256], table.rows(slice(256))
-        measure(f"apply_cv {preset}", cpu, 256, lambda few=few: apply_cv(*few), lambda: None)
+        measure(f"draw {preset}", cpu, options.batch, partial(augmentation.draw, 0, 0, index, 32, 128), lambda: None)
+        few = partial(apply_cv, images[:256], table.rows(slice(256)))
+        measure(f"apply_cv {preset}", cpu, 256, few, lambda: None)
         on_gpu(f"apply_torch {preset}", images, table)
         from_device_memory(f"augment_torch {preset}", augmentation, images)
 

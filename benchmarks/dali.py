@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from inkmill.bench.crops import render_crop
+from inkmill.bench.ours import augmented
 from inkmill.bench.strong import strong_ops
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
@@ -41,7 +42,7 @@ from inkmill.data.loaders import LoadPlan, dali_graph
 from inkmill.data.loaders.dali import DaliLoader
 from inkmill.data.loaders.dali_feed import DaliFeed
 from inkmill.data.loaders.dali_graph import Placement, build_pipeline
-from inkmill.data.sample import Sample, Source, Text
+from inkmill.data.sample import Batch, Sample, Source, Text
 
 FIT = Fit(32, 128, 3)
 PLACES: dict[str, tuple[Any, Any]] = {"cpu": ("cpu", "cpu"), "mixed": ("cpu", "gpu"), "gpu": ("mixed", "gpu")}
@@ -181,8 +182,6 @@ class Bench:
 
     def loader_rows(self) -> Iterator[dict[str, Any]]:
         """The whole loader."""
-        from inkmill.bench.ours import augmented
-
         choices = [(name, way) for name in self.places() for way in ("none", "ops", "torch")]
         for name, way in [*choices, *([("fit on the CPU", "torch")] if self.gpu else [])]:
             decode, augment = PLACES.get(name, ("cpu", "cpu"))
@@ -192,9 +191,13 @@ class Bench:
             device = 0 if self.gpu else None
             with DaliLoader(plan, decode, augment, device, self.threads) as loader:
                 batches = (batch for _ in count() for batch in loader.views() if len(batch) == self.batch)
-                speed = self.rate(lambda batches=batches: augmented(next(batches)), warm=8)
+                speed = self.rate(partial(_augmented_next, batches), warm=8)
                 batches.close()
             yield {"half": "loader", "what": f"{name}, augmented by: {way}", "images_per_s": round(speed)}
+
+
+def _augmented_next(batches: Iterator[Batch]) -> Any:
+    return augmented(next(batches))
 
 
 def _drop_one(loader: DaliLoader) -> None:

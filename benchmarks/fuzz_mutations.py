@@ -252,6 +252,7 @@ def image_cases(pictures: list[bytes], count: int, random: Random) -> Iterator[C
 
 def _encoded(pictures: list[bytes], suffix: str, random: Random) -> bytes:
     picture = cv2.imdecode(np.frombuffer(pictures[int(random.integers(len(pictures)))], np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None  # one of ours
     return bytes(cv2.imencode(suffix, picture)[1])
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
@@ -78,7 +79,7 @@ class Crops:
         return Sample(str(index), self.images[index], Text(self.texts[index]))
 
 
-class TorchCrops:
+class TorchCrops(Dataset[tuple[Any, str]]):
     """The same crops as a torch Dataset, read with PIL and changed with torchvision."""
 
     def __init__(self, crops: Crops, augment: bool) -> None:
@@ -102,14 +103,12 @@ class TorchCrops:
         from PIL import Image
 
         sample = self._crops.get(index)
-        return self._change(Image.open(io.BytesIO(sample.image)).convert("RGB")), sample.target.value
+        return self._change(Image.open(io.BytesIO(sample.image)).convert("RGB")), self._crops.texts[index]
 
 
 def torch_epochs(crops: Crops, workers: int, augment: bool) -> Callable[[], Iterator[int]]:
     """Return a function that runs through one epoch of a torch DataLoader and yields the sizes of its batches."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(
+    loader: DataLoader[tuple[Any, str]] = DataLoader(
         TorchCrops(crops, augment), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )
     return lambda: (len(images) for images, _ in loader)

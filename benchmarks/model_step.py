@@ -38,7 +38,7 @@ def make_step(name: str, args: argparse.Namespace) -> tuple[Recognizer, Callable
             "input_width": width,
         }
     )
-    recognizer = build_recognizer(spec, CLASSES, LABEL).to(args.device, memory_format=torch.channels_last)
+    recognizer = build_recognizer(spec, CLASSES, LABEL).to(args.device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(recognizer.parameters(), lr=1e-4, fused=True)
     images = torch.rand(args.batch, channels, height, width, device=args.device) * 2 - 1
     images = images.contiguous(memory_format=torch.channels_last)
@@ -51,7 +51,7 @@ def make_step(name: str, args: argparse.Namespace) -> tuple[Recognizer, Callable
             logits = run(images, targets)
         loss = recognizer.loss(logits, targets, lengths)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return recognizer, step
