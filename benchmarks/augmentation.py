@@ -67,7 +67,7 @@ def on_gpu(what: str, images: np.ndarray, table: Table) -> None:
     """Measure the torch engine, compiled and not, where there is a GPU."""
     import torch
 
-    from inkmill.data.augment.apply_torch import apply_torch
+    from inkmill.data.augment.table_torch import apply_torch
 
     if not torch.cuda.is_available():
         return

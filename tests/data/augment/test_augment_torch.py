@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from inkmill.data.augment import Augmentation, apply_cv  # noqa: E402
 from inkmill.data.augment import spec as ops  # noqa: E402
-from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
 from inkmill.data.augment.augment_torch import DrawingPass, apply_changes  # noqa: E402
 from inkmill.data.augment.changes import Changes  # noqa: E402
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states, row_states, uniforms  # noqa: E402
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names  # noqa: E402
+from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
 
 WILD = [{"op": "perspective", "x": 0.5, "y": 0.5}] * 4 + [
     {"op": "group", "p": 0.5, "ops": [{"op": "blur", "choices": [0.3, 1, 2.7]}, {"op": "jpeg", "p": 0.7}]},

@@ -23,7 +23,7 @@ def drawn(images: np.ndarray, *entries: dict, seed: int = 0) -> Table:
 
 def apply_torch(images: np.ndarray, table: Table) -> np.ndarray:
     torch = pytest.importorskip("torch")
-    from inkmill.data.augment.apply_torch import apply_torch
+    from inkmill.data.augment.table_torch import apply_torch
 
     return apply_torch(torch.from_numpy(images), table).numpy()
 
@@ -147,7 +147,7 @@ def test_the_compiled_engine_on_a_gpu_agrees_too(crops: dict[int, np.ndarray], n
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    from inkmill.data.augment.apply_torch import apply_torch as apply
+    from inkmill.data.augment.table_torch import apply_torch as apply
 
     images = np.tile(crops[3], (8, 1, 1, 1))  # enough rows for blur and JPEG to run on a part of them
     for epoch in (0, 1):  # the first records the pass, the second replays it

@@ -17,7 +17,7 @@ from inkmill.data.augment.spec import load_preset, parse_ops
 
 pytest.importorskip("triton")
 
-SHAPES = [(5, 11, 37, 3), (4, 16, 32, 1)]
+SHAPES = [(5, 11, 37, 3), (4, 16, 32, 1), (4, 20, 61, 3)]  # the last is larger than any block
 SPECS = {
     "scene_text": load_preset("scene_text"),
     "waves alone": parse_ops([{"op": "curve", "p": 1}]),
@@ -60,11 +60,17 @@ def largest_differences(ops, shape):
         places = far(pixels, passes_torch.warp(images, index, values, layout))
     some = torch.tensor([3, 0])
     if layout.blur_radius:
-        given = [(pixels.half(), rows, values, layout) for rows in (None, some)]
-        blurs = max(far(passes_triton.blur(*one), passes_torch.blur(*one)) for one in given)
+        half = pixels.half()
+        blurs = max(
+            far(passes_triton.blur(half, rows, values, layout), passes_torch.blur(half.float(), rows, values, layout))
+            for rows in (None, some)
+        )
     place = torch.full((batch,), -1)
     place[some] = torch.arange(2)
-    others = torch.rand((2, height, width, channels), generator=generator).mul(255)
+    others = torch.rand((2, channels, height, width), generator=generator).mul(255).permute(0, 2, 3, 1)
+    if layout.cutouts:
+        cutout_shades = values[:, layout.columns["cutouts"]][:, 4::5]
+        cutout_shades += 0.5 - cutout_shades % 1  # half shades, which round to the even one
     shades = []
     for name, more, dtype in (("shade", (ring,), pixels.dtype), ("finish", (), torch.uint8)):
         few, these = others.to(dtype), pixels.to(dtype)

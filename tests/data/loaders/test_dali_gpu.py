@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali")
 
 from inkmill.data.augment.apply_dali import apply_dali  # noqa: E402
-from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
 from inkmill.data.augment.spec import parse_ops  # noqa: E402
+from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
 from inkmill.data.loaders.dali import DaliLoader  # noqa: E402
 
 pytestmark = [

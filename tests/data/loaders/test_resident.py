@@ -13,7 +13,7 @@ from captcha_source import CaptchaSource  # noqa: E402
 
 from inkmill.config.dataset import AugmentationSpec  # noqa: E402
 from inkmill.data.augment import Augmentation  # noqa: E402
-from inkmill.data.augment.apply_torch import apply_torch  # noqa: E402
+from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
 from inkmill.data.loaders.inline import InlineLoader  # noqa: E402
 from inkmill.data.loaders.resident import ResidentLoader  # noqa: E402
 from inkmill.errors import ConfigError, DataError  # noqa: E402

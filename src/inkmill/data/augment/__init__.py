@@ -36,7 +36,7 @@ def open_augmentation(spec: AugmentationSpec) -> Augmentation | AlbumentationsPi
 
 def __getattr__(name: str) -> object:
     if name == "apply_torch":  # torch is an optional package
-        from inkmill.data.augment.apply_torch import apply_torch
+        from inkmill.data.augment.table_torch import apply_torch
 
         return apply_torch
     if name == "apply_changes":

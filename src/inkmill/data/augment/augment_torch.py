@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inkmill.data.augment import spec as ops
-from inkmill.data.augment.apply_torch import MAX_COMPILATIONS, apply_torch, choose_rows, packed_for, passes_on
 from inkmill.data.augment.changes import Changes
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.engine_torch import Constants, change_images, constants_on
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states
 from inkmill.data.augment.recorded_torch import RecordedPass
+from inkmill.data.augment.table_torch import MAX_COMPILATIONS, apply_torch, choose_rows, packed_for, passes_on
 
 _Run = Callable[..., tuple[Tensor, Tensor]]
 

@@ -19,7 +19,7 @@ def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: 
     Args:
         pixels: uint8 (B, H, W, C) on a GPU.
         marked: uint8 (n, H, W, C), what takes the place of some rows; None for nothing.
-        place: int64 (B,), where in `marked` a row lies, -1 for nowhere; None where that is all rows, or none.
+        place: int64 (B,), where in `marked` a row lies, -1 for nowhere; None where `marked` is all rows, or None.
         values: float32 (B, layout.size), contiguous.
         layout: what the columns are.
 

@@ -1,6 +1,6 @@
 """The passes over a batch's pixels in torch alone: what a CPU does, and what the kernels in passes_triton must do.
 
-Arguments and results are theirs, but for pixels between the passes, which may be float32 here.
+Arguments and results are theirs, but for pixels between the passes, which are float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -41,21 +41,27 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tenso
 
 
 def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
-    """Blur rows, all for None: along the lines, then along the columns; see blur_triton."""
+    """Blur rows, all for None, by two matrix products, which take any sigma the same time; see blur_triton."""
     sigma = values[:, layout.columns["blur"]]
     if rows is not None:
         pixels, sigma = pixels[rows], sigma[rows]
-    taps = torch.arange(-layout.blur_radius, layout.blur_radius + 1, device=pixels.device)
+    batch, height, width, channels = pixels.shape
+    across, down = (_blurring(sigma, size, layout.blur_radius).to(pixels.dtype) for size in (width, height))
+    sideways = pixels.permute(0, 2, 1, 3).reshape(batch, width, height * channels)
+    sideways = torch.bmm(across, sideways).reshape(batch, width, height, channels)
+    upright = sideways.permute(0, 2, 1, 3).reshape(batch, height, width * channels)
+    return torch.bmm(down, upright).reshape(batch, height, width, channels)
+
+
+def _blurring(sigma: Tensor, size: int, radius: int) -> Tensor:
+    """Return (B, size, size) from (B, 1): a Gaussian in each row; what reaches beyond the border falls on its pixel."""
+    taps = torch.arange(-radius, radius + 1, device=sigma.device)
     weights = torch.exp(-0.5 * (taps / sigma.clamp(min=1e-3)) ** 2) * (taps.abs() <= torch.ceil(3 * sigma))
-    weights = (weights / weights.sum(dim=1, keepdim=True))[:, :, None, None, None]
-    blurred = pixels.float()
-    for axis in (2, 1):
-        size = pixels.shape[axis]
-        places = (torch.arange(size, device=pixels.device)[:, None] + taps).clamp(0, size - 1)
-        along, blurred = blurred, torch.zeros_like(blurred)
-        for k, place in enumerate(places.T):
-            blurred += weights[:, k] * along.index_select(axis, place)
-    return blurred.to(pixels.dtype)
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    places = (torch.arange(size, device=sigma.device)[:, None] + taps).clamp(0, size - 1)
+    shape = len(sigma), *places.shape
+    matrix = torch.zeros(len(sigma), size, size, device=sigma.device)
+    return matrix.scatter_add(2, places.expand(shape), weights[:, None].expand(shape))
 
 
 def shade(

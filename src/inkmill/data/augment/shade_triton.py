@@ -23,7 +23,7 @@ def shade(
     Args:
         pixels: float16 or uint8 (B, H, W, C) on a GPU.
         blurred: of the same dtype (n, H, W, C), what takes the place of some rows; None for nothing.
-        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None where that is all rows, or none.
+        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None where `blurred` is all rows, or None.
         values: float32 (B, layout.size), contiguous.
         ring: the ring of noise on the GPU.
         layout: what the columns are.
@@ -128,7 +128,7 @@ def _add_noise(  # type: ignore[no-untyped-def]
     RING: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Add noise to one channel, round to the nearest even number, and store."""
+    """Add noise to one channel, round, and store."""
     value = tl.minimum(tl.maximum(value, 0.0), 255.0)
     if NOISE >= 0:
         begin = tl.load(numbers + NOISE + 1).to(tl.int32)
