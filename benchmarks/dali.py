@@ -34,15 +34,16 @@ from inkmill.bench.ours import augmented
 from inkmill.bench.strong import strong_ops
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.apply_dali import DaliEngine
 from inkmill.data.augment.spec import Blur, Cutout, Jpeg, Noise
-from inkmill.data.dali import require_dali
-from inkmill.data.fit import Fit
-from inkmill.data.loaders import LoadPlan, dali_graph
-from inkmill.data.loaders.dali import DaliLoader
-from inkmill.data.loaders.dali_feed import DaliFeed
-from inkmill.data.loaders.dali_graph import Placement, build_pipeline
-from inkmill.data.sample import Batch, Sample, Source, Text
+from inkmill.data.loaders import LoadPlan
+from inkmill.data.loaders.dali.augment import DaliEngine
+from inkmill.data.loaders.dali.feed import DaliFeed
+from inkmill.data.loaders.dali.graph import Placement, build_pipeline
+from inkmill.data.loaders.dali.loader import DaliLoader
+from inkmill.data.loaders.dali import graph as dali_graph
+from inkmill.data.loaders.dali.package import require_dali
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Batch, Sample, Source, Text
 
 FIT = Fit(32, 128, 3)
 PLACES: dict[str, tuple[Any, Any]] = {"cpu": ("cpu", "cpu"), "mixed": ("cpu", "gpu"), "gpu": ("mixed", "gpu")}

@@ -29,15 +29,15 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
+from inkmill.deploy.export.onnx import export
+from inkmill.deploy.export.pictures import Pictures, choose_pictures
 from inkmill.errors import InkmillError
-from inkmill.export.onnx import export
-from inkmill.export.pictures import Pictures, choose_pictures
 from inkmill.files import write_json_atomic, write_text_atomic
-from inkmill.models import Recognizer, build_recognizer
-from inkmill.models.backbones import BACKBONES
-from inkmill.models.file import save_reader
-from inkmill.runtime.card import ReaderCard
-from inkmill.training.reading import to_input
+from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.torch_file import save_reader
+from inkmill.nn.backbones import BACKBONES
+from inkmill.runtime.torch_reader import to_input
+from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
 HEADS = ("CTC", "Attn", "Slots")
 CHARSET = list("0123456789abcdefghijklmnopqrstuvwxyz")

@@ -69,7 +69,7 @@ def _pictures(count: int) -> list[bytes]:
 def _models(folder: Path, given: Path | None) -> dict[str, bytes]:
     import torch
 
-    from inkmill.models.file import read_weights
+    from inkmill.modelfile.torch_file import read_weights
 
     given = given or _made(folder)
     weights, card = read_weights(given / "reader.safetensors")
@@ -84,10 +84,10 @@ def _models(folder: Path, given: Path | None) -> dict[str, bytes]:
 def _made(folder: Path) -> Path:
     from inkmill.config.load import load_spec
     from inkmill.config.model import ModelSpec
-    from inkmill.export.onnx import export
-    from inkmill.models import build_recognizer
-    from inkmill.models.file import save_reader
-    from inkmill.runtime.card import ReaderCard
+    from inkmill.deploy.export.onnx import export
+    from inkmill.modelfile.header import ReaderCard
+    from inkmill.modelfile.torch_file import save_reader
+    from inkmill.tasks.recognition.model import build_recognizer
 
     spec = ModelSpec(backbone="Tiny", input_width=64, hidden_size=32)
     card = ReaderCard(model=spec, charset=list("0123456789"), max_label_length=6)
@@ -155,7 +155,7 @@ def _work(pipe: Connection, folder: Path) -> None:
     import torch
 
     import inkmill
-    import inkmill.training.reading
+    import inkmill.runtime.torch_reader
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders of OpenCV tell of each damage there
 

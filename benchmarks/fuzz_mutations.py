@@ -14,8 +14,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from inkmill.models.safe_header import with_digest
-from inkmill.runtime.onnx_file import encoded_varint, seal
+from inkmill.modelfile.onnx_file import encoded_varint, seal
+from inkmill.modelfile.safe_header import with_digest
 
 Random = np.random.Generator
 SIDES = (0, 1, 65_500, 65_535)

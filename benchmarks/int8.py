@@ -20,15 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 from inkmill.bench.stamp import in_words, machine_stamp
-from inkmill.compress.quantize_compare import READ_AT_ONCE, share_equal
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.decode import decode
-from inkmill.data.sample import Text
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import open_source
+from inkmill.data.types import Text
+from inkmill.deploy.quantize.compare import READ_AT_ONCE, share_equal
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.reader import BaseReader
 from inkmill.runtime.speed import BATCHES, images_per_second
-from inkmill.training.reading import TorchReader
+from inkmill.runtime.torch_reader import TorchReader
 
 
 def opened(path: Path, threads: int) -> BaseReader:

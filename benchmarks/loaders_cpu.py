@@ -27,10 +27,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
-from inkmill.data.fit import Fit
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.sample import Sample, Text
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Sample, Text
 
 HEIGHT, WIDTH, BATCH = 32, 128, 256
 # With their default ranges: 5 degrees, 20 %, sigma 0.3 to 1.

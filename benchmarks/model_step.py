@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 
 from inkmill.config.model import ModelSpec
-from inkmill.models import Recognizer, build_recognizer
+from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
 CLASSES, LABEL = 38, 8
 

@@ -31,8 +31,8 @@ from rich.table import Table
 
 from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.sample import Text
 from inkmill.data.sources import open_source
+from inkmill.data.types import Text
 from inkmill.runtime import Reader
 
 Read = Callable[[], list[str]]

@@ -50,18 +50,18 @@ from inkmill.bench.stamp import cores, in_words, machine_stamp
 from inkmill.bench.strong import strong_spec
 from inkmill.config.model import ModelSpec
 from inkmill.config.train import OptimSpec, TrainSpec
-from inkmill.data.fit import Fit
 from inkmill.data.loaders import make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.resident import ResidentLoader
-from inkmill.data.sample import Batch, Source
+from inkmill.data.pipeline.resize import Fit
 from inkmill.data.sources import LmdbSource
-from inkmill.models.recognizer import build_recognizer
-from inkmill.text.charset import Charset
-from inkmill.text.codecs import make_codec
-from inkmill.training.optim import build_optimizer
-from inkmill.training.reading import on_device, to_input
-from inkmill.training.run import set_up_torch
+from inkmill.data.types import Batch, Source
+from inkmill.runtime.torch_reader import on_device, to_input
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.codecs import make_codec
+from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.train.optim import build_optimizer
+from inkmill.train.run import set_up_torch
 
 CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
 CODEC = make_codec("CTC", CHARS, 25)

@@ -104,7 +104,7 @@ def test_every_page_is_on_the_map() -> None:
 def test_backbones_that_a_page_names_exist() -> None:
     pytest.importorskip("torch")
     timm = pytest.importorskip("timm")
-    from inkmill.models.backbones import BACKBONES
+    from inkmill.nn.backbones import BACKBONES
 
     text = "\n".join(page.read_text("utf-8") for page in PAGES)
     for name in set(re.findall(r"model\.backbone=(\w+)", text)):

@@ -10,8 +10,8 @@ import numpy as np
 
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names
-from inkmill.data.decode import decode
-from inkmill.data.fit import Fit
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
 
 HERE = Path(__file__).parent
 CAPTCHAS = HERE.parent.parent / "examples" / "captcha_digits4.tar"

@@ -12,7 +12,7 @@ from inkmill.runtime.reader import BaseReader, Reading
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
-    from inkmill.training.run import TrainResult
+    from inkmill.train.run import TrainResult
 
 __all__ = ["Reading", "evaluate", "load", "train"]
 
@@ -48,7 +48,7 @@ def load(
     if path.suffix not in (".safetensors", ".pth"):
         raise ModelFileError(f"{path}: expected a .safetensors, .pth or .onnx file")
     try:
-        from inkmill.training.reading import TorchReader
+        from inkmill.runtime.torch_reader import TorchReader
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "train", f"reading {path.suffix} files") from error
     return TorchReader.load(path, device, find_key(encryption_key), beam_width=beam_width, words=words)
@@ -64,7 +64,7 @@ def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResul
     Raises:
         InkmillError: anything a user can mend.
     """
-    from inkmill.training.run import train as run
+    from inkmill.train.run import train as run
 
     return run(_spec(spec, overrides))
 
@@ -79,7 +79,7 @@ def evaluate(spec: Spec | str | Path | None = None, **overrides: Any) -> dict[st
     Raises:
         InkmillError: anything a user can mend.
     """
-    from inkmill.training.evaluate import evaluate as run
+    from inkmill.runtime.evaluate import evaluate as run
 
     return run(_spec(spec, overrides))
 

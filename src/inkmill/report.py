@@ -195,7 +195,7 @@ def _data_uri(image: bytes | NDArray[np.uint8]) -> str:
 
 def _to_bgr(image: bytes | NDArray[np.uint8]) -> NDArray[Any]:
     if isinstance(image, bytes):
-        from inkmill.data.decode import decode  # here: inkmill.data.check imports this module
+        from inkmill.data.pipeline.decode import decode  # here: inkmill.data.jobs.check imports this module
 
         image = decode(image, 3)
     gray = image.ndim == 2 or image.shape[2] == 1

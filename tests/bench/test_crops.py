@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 
 from inkmill.bench.crops import render_crop, write_crops
-from inkmill.data.decode import decode
-from inkmill.data.sample import Text
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import LmdbSource
+from inkmill.data.types import Text
 
 
 def test_a_crop_depends_on_seed_and_index_alone():

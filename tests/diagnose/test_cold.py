@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.convert import convert
-from inkmill.data.fit import Fit
+from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.workers import WorkerLoader
+from inkmill.data.pipeline.resize import Fit
 from inkmill.data.sources import Mix, Subset, files_of, open_source
 from inkmill.data.sources.base import BaseSource
 from inkmill.diagnose.cold import drop, resident

@@ -17,10 +17,10 @@ from inkmill.bench.slow_disk import SlowDisk  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
-from inkmill.data.fit import Fit  # noqa: E402
 from inkmill.data.loaders import LoadPlan  # noqa: E402
-from inkmill.data.sample import Batch  # noqa: E402
+from inkmill.data.pipeline.resize import Fit  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
+from inkmill.data.types import Batch  # noqa: E402
 from inkmill.diagnose.facts import Stages  # noqa: E402
 from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
 from inkmill.diagnose.look_around import measure_workers  # noqa: E402
@@ -209,7 +209,6 @@ def some(captchas: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_plan_that_does_not_hold_is_not_kept_for_the_auto_loader(
     spec_of: Callable[..., Spec], captchas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

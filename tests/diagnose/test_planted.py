@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from inkmill.bench.planted import CASES, Case, planted  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
-from inkmill.data.sample import Source  # noqa: E402
 from inkmill.data.sources import open_source  # noqa: E402
+from inkmill.data.types import Source  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
 
@@ -35,7 +35,6 @@ def whole(captchas: Path) -> Source:
     return open_source(SourceSpec(path=str(captchas)))
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) -> None:
     with planted(case, whole, tmp_path) as (spec, source):

@@ -11,7 +11,7 @@ import pytest
 
 from inkmill.bench.slow_disk import SlowDisk
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.convert import convert
+from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import Subset, open_source
 from inkmill.data.sources.combine import image_of
 from inkmill.diagnose import storage

@@ -9,10 +9,10 @@ import torch
 
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
-from inkmill.export.onnx import export
-from inkmill.models import build_recognizer
-from inkmill.models.file import save_reader
-from inkmill.runtime.card import ReaderCard
+from inkmill.deploy.export.onnx import export
+from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.torch_file import save_reader
+from inkmill.tasks.recognition.model import build_recognizer
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = [f"export.checkpoint={place / 'reader.safetensors'}", "export.probabilities=true"]
     export(load_spec(None, [*settings, f"results_dir={place / 'results'}"]))
     return place
+
+
+@pytest.fixture(scope="session")
+def captchas(writable_captchas: Path) -> Path:
+    """The captchas that these tests write beside."""
+    return writable_captchas

@@ -18,11 +18,11 @@ from packaging.utils import canonicalize_name
 
 import inkmill
 from inkmill.config.load import load_spec
+from inkmill.deploy.export.onnx import export
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
-from inkmill.export.onnx import export
+from inkmill.modelfile.onnx_file import encoded_varint, read_metadata, seal
 from inkmill.runtime import Reader
-from inkmill.runtime.onnx_file import encoded_varint, read_metadata, seal
-from inkmill.training.evaluate import evaluate
+from inkmill.runtime.evaluate import evaluate
 
 KEY = "correct horse"
 

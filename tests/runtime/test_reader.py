@@ -12,7 +12,7 @@ from PIL import Image
 
 from inkmill.config.model import ModelSpec
 from inkmill.errors import DataError, ImageError, ModelFileError
-from inkmill.runtime.card import ReaderCard
+from inkmill.modelfile.header import ReaderCard
 from inkmill.runtime.reader import BaseReader
 
 Pixels = NDArray[np.uint8]

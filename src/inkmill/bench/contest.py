@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from inkmill.data.fit import Fit
-from inkmill.data.sample import Source
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Source
 
 if TYPE_CHECKING:
     from torch import Tensor

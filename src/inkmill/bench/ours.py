@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inkmill.bench.contest import Augment, Contestant, Task, upload
 from inkmill.bench.strong import strong_spec
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.cache import Keep
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from inkmill.data.sample import Batch
+    from inkmill.data.types import Batch
 
 Kind = Literal["inline", "threads", "workers"]
 Tier = Literal["none", "disk", "ram"]
@@ -78,7 +78,7 @@ def _stream(kind: Kind, tier: Tier, engine: Engine, task: Task) -> Iterator[Tens
 
 
 def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
-    from inkmill.data.loaders.dali import DaliLoader
+    from inkmill.data.loaders.dali.loader import DaliLoader
 
     decode, augment = _PLACES[engine]
     device_id = 0 if task.device.startswith("cuda") else None

@@ -18,10 +18,10 @@ import numpy as np
 from inkmill.bench.slow_disk import SlowDisk
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.data.sample import Source, Target
 from inkmill.data.sources import Subset
 from inkmill.data.sources.base import BaseSource
 from inkmill.data.sources.combine import image_of
+from inkmill.data.types import Source, Target
 from inkmill.machine import cores
 
 _HEAVY = "[" + ", ".join(f"{{op: {op}, p: 1}}" for op in ("elastic", "curve", "blur", "noise", "jpeg", "rotate")) + "]"

@@ -18,8 +18,8 @@ from inkmill.bench.ours import ours
 from inkmill.bench.peers import peers
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.loaders.pool import SLOTS
-from inkmill.data.sample import Source
 from inkmill.data.sources import Subset, open_source
+from inkmill.data.types import Source
 from inkmill.errors import ConfigError, MissingExtraError, first_line
 from inkmill.registry import suggest
 

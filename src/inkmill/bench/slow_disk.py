@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.sample import Source, Target
 from inkmill.data.sources import files_of
 from inkmill.data.sources.base import BaseSource
 from inkmill.data.sources.combine import image_of
+from inkmill.data.types import Source, Target
 
 
 class SlowDisk(BaseSource):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inkmill.data.sample import Source
 from inkmill.data.sources import Mix
+from inkmill.data.types import Source
 
 
 class StandsFor(Mix):

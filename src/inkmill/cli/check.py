@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inkmill.config.spec import Spec
-    from inkmill.data.check_report import CheckReport
-    from inkmill.data.sample import Source
-    from inkmill.text.charset import Charset
+    from inkmill.data.jobs.check_report import CheckReport
+    from inkmill.data.types import Source
+    from inkmill.tasks.recognition.charset import Charset
 
 
 def check(
@@ -28,7 +28,7 @@ def check(
     would be lost, which is when `train` refuses to start.
     """
     from inkmill.config.results import open_results
-    from inkmill.data.check_page import write_page
+    from inkmill.data.jobs.check_page import write_page
     from inkmill.files import write_json_atomic
 
     paths, overrides = split(given)
@@ -68,8 +68,8 @@ def _open(spec: Spec, console: Console) -> dict[str, Source]:
 
 def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str, CheckReport]:
     from inkmill.cli.progress import progress_bar
-    from inkmill.data.check import check as run
-    from inkmill.training.prepare import CHECKED_HERE, check_rules
+    from inkmill.data.jobs.check import check as run
+    from inkmill.train.prepare import CHECKED_HERE, check_rules
 
     rules = check_rules(spec, _charset(spec, list(sources.values())[: len(spec.dataset.sources("train"))]))
     if rules.capacity is None:
@@ -83,9 +83,9 @@ def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str
 
 
 def _charset(spec: Spec, trained_on: list[Source]) -> Charset:
-    from inkmill.text.charset import Charset
-    from inkmill.text.normalise import Normaliser
-    from inkmill.training.prepare import texts_of
+    from inkmill.tasks.recognition.charset import Charset
+    from inkmill.tasks.recognition.normalise import Normaliser
+    from inkmill.train.prepare import texts_of
 
     if spec.dataset.character_list_file:
         return Charset.from_file(spec.dataset.character_list_file)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inkmill.config.spec import Spec
-    from inkmill.data.convert_manifest import ConvertReport
+    from inkmill.data.jobs.convert_manifest import ConvertReport
 
 
 def convert(
@@ -52,7 +52,7 @@ def convert(
     destination = Path(loaded.dataset_convert.results_dir or Path(loaded.results_dir) / "dataset_convert" / "lmdb")
 
     from inkmill.cli.progress import progress_bar
-    from inkmill.data.convert import convert as run
+    from inkmill.data.jobs.convert import convert as run
     from inkmill.data.sources import open_source
 
     console = make_console()

@@ -79,7 +79,7 @@ def _remember(spec: Spec, found: Diagnosis, whole: Any, console: Console) -> Non
     """Keep the plan for `loader=auto`: the best settings that leave the step as the spec has it."""
     from dataclasses import asdict
 
-    from inkmill.training.auto_plan import remember
+    from inkmill.perf.auto_plan import remember
 
     plan = found.auto
     path = remember(spec, whole, found.device, asdict(plan.best.settings), plan.why)

@@ -29,7 +29,7 @@ def engine(
     require(loaded, "gen_trt_engine.onnx_file", "engine")
 
     from inkmill.cli.progress import progress_bar
-    from inkmill.engine.build import build_engine
+    from inkmill.deploy.tensorrt.build import build_engine
 
     console = make_console()
     with progress_bar(console, "TensorRT") as move:

@@ -21,6 +21,6 @@ def evaluate(
     loaded = load(spec, overrides, evaluate__checkpoint=model, evaluate__test=paths)
     require(loaded, "evaluate.checkpoint", "evaluate")  # said before torch takes its seconds to load
 
-    from inkmill.training.evaluate import evaluate as run
+    from inkmill.runtime.evaluate import evaluate as run
 
     run(loaded, console=make_console())

@@ -44,7 +44,7 @@ def infer(
         typer.echo("inkmill: inference.trt_engine has no effect here: inference.checkpoint is what reads", err=True)
 
     from inkmill.cli.readings import write_readings
-    from inkmill.training.infer import infer as run
+    from inkmill.runtime.predict import infer as run
 
     problems: list[str] = []
     readings = run(loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True))

@@ -27,6 +27,6 @@ def prune(
     loaded = load(spec, overrides, prune__checkpoint=model, prune__pruned_file=files[0] if files else None)
     require(loaded, "prune.checkpoint", "prune")
 
-    from inkmill.compress.prune import prune as run
+    from inkmill.deploy.prune.run import prune as run
 
     run(loaded, console=make_console())

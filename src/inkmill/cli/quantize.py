@@ -25,6 +25,6 @@ def quantize(
     loaded = load(spec, overrides, quantize__model_path=model, quantize__quantized_file=files[0] if files else None)
     require(loaded, "quantize.model_path", "quantize")
 
-    from inkmill.compress.quantize import quantize as run
+    from inkmill.deploy.quantize.run import quantize as run
 
     run(loaded, console=make_console())

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from inkmill.data.sample import Source
 from inkmill.data.sources import Mix, Subset, files_of, release
+from inkmill.data.types import Source
 from inkmill.errors import DataError
 
 MOST_LEFT = 0.1

@@ -13,8 +13,8 @@ from time import monotonic
 import torch
 
 from inkmill.config.spec import Spec
-from inkmill.data.dali import has_dali
 from inkmill.data.loaders import LoadPlan
+from inkmill.data.loaders.dali.package import has_dali
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.look_around import measure_dali
 from inkmill.diagnose.plan import WORTH, make_plan
@@ -22,7 +22,7 @@ from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
 from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
 from inkmill.errors import first_line
-from inkmill.training.loop import TrainingLoop
+from inkmill.train.loop import TrainingLoop
 
 AUGMENT_S = 30.0
 """Augmentation on the GPU is tried where so much time is left: compiling it takes most of that on two cores."""

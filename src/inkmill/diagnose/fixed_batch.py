@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.sample import Batch
+from inkmill.data.types import Batch
 from inkmill.diagnose.cold import drop, read_all
 from inkmill.diagnose.quiet import until_quiet
 from inkmill.diagnose.rig import Rig, for_ever

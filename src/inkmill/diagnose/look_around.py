@@ -11,12 +11,12 @@ from typing import Literal
 
 import torch
 
+from inkmill import shared_memory as shared
 from inkmill.config.dataset import DatasetSpec
-from inkmill.data import shared
-from inkmill.data.dali import has_dali
-from inkmill.data.keep import Keep, default_cache_dir
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.pipeline.cache import Keep, default_cache_dir
 from inkmill.diagnose.cold import drop
 from inkmill.diagnose.facts import Stages, Tier
 from inkmill.errors import InkmillError
@@ -74,7 +74,7 @@ def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[
     plan = replace(plan, keep=Keep())
     if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
         return {}, []
-    from inkmill.data.loaders.dali import DaliLoader
+    from inkmill.data.loaders.dali.loader import DaliLoader
 
     found: dict[str, float] = {}
     notes = []

@@ -18,23 +18,23 @@ import torch
 from lightning.fabric import Fabric
 from rich.console import Console
 
+from inkmill import shared_memory as shared
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data import shared
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, measure_buckets
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.maker import BatchMaker, Made
-from inkmill.data.sample import Batch
+from inkmill.data.pipeline.cache import Keep
 from inkmill.data.sources import Subset
+from inkmill.data.types import Batch
 from inkmill.diagnose.gpu_clock import GpuClock
-from inkmill.models.recognizer import build_recognizer
-from inkmill.training.batches import open_loader, training_plan
-from inkmill.training.loop import TrainingLoop
-from inkmill.training.prepare import Prepared
-from inkmill.training.progress import Reporter
-from inkmill.training.run import launch
+from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.train.batches import open_loader, training_plan
+from inkmill.train.loop import TrainingLoop
+from inkmill.train.prepare import Prepared
+from inkmill.train.progress import Reporter
+from inkmill.train.run import launch
 
 _CACHED_BYTES = 256 << 20
 _CACHED_BATCHES = 8

@@ -14,7 +14,7 @@ import torch
 from inkmill.bench.stamp import machine_stamp
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data.sample import Source
+from inkmill.data.types import Source
 from inkmill.diagnose.cold import read_all
 from inkmill.diagnose.explore import Exploration, Explored
 from inkmill.diagnose.facts import Facts, Settings
@@ -32,7 +32,7 @@ from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
 from inkmill.machine import busy_core_seconds, cores, memory_left
-from inkmill.training.loop import TrainingLoop
+from inkmill.train.loop import TrainingLoop
 
 Say = Callable[[str], None]
 

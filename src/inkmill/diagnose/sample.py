@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.config.spec import Spec
-from inkmill.data.decode import decode
-from inkmill.data.sample import Source, Text
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Mix, Subset, open_source
+from inkmill.data.types import Source, Text
 from inkmill.diagnose.storage import Storage
 from inkmill.errors import ConfigError, DataError
 from inkmill.machine import cores
-from inkmill.text.charset import Charset
-from inkmill.text.codecs import make_codec
-from inkmill.text.normalise import Normaliser
-from inkmill.training.prepare import Prepared, PreparedSet, Say, check_rules
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.codecs import make_codec
+from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.train.prepare import Prepared, PreparedSet, Say, check_rules
 
 MOST_SAMPLES = 20_000
 MOST_TO_TRY = 100_000

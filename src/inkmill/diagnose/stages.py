@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from inkmill.data.augment.apply_cv import apply_cv
 from inkmill.data.augment.augment_torch import apply_changes
 from inkmill.data.augment.changes import Changes
-from inkmill.data.decode import decode
-from inkmill.data.keep import Keep, open_store
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.loaders.rows import UnfittedRows, unfitted_bytes
 from inkmill.data.loaders.upload import why_not_fit
+from inkmill.data.pipeline.cache import Keep, open_store
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Subset
 from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages

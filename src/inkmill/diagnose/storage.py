@@ -19,10 +19,10 @@ from time import perf_counter, thread_time
 import numpy as np
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.convert import convert
-from inkmill.data.decode import decode
-from inkmill.data.sample import Source
+from inkmill.data.jobs.convert import convert
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import FolderSource, Mix, Subset, files_of, open_source
+from inkmill.data.types import Source
 from inkmill.diagnose.cold import READERS, drop, read_all
 from inkmill.errors import DataError, OutputError
 

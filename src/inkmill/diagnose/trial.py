@@ -11,12 +11,12 @@ from typing import Any
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.sample import Batch
+from inkmill.data.types import Batch
 from inkmill.diagnose.cold import drop
 from inkmill.diagnose.rig import Rig, for_ever
 from inkmill.diagnose.sample import Sampled, enough_to_try
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
-from inkmill.training.loop import TrainingLoop
+from inkmill.train.loop import TrainingLoop
 
 _WARM_STEPS = 3
 _COLD_WINDOWS = 3  # at least: each takes some batches of every worker

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
 from inkmill.machine import physical_cores
-from inkmill.runtime.card import ReaderCard
-from inkmill.runtime.onnx_file import MAX_BYTES, read_outline
+from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.onnx_file import MAX_BYTES, read_outline
 from inkmill.runtime.reader import BaseReader
 
 Device = Literal["cpu", "cuda"]

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.config.model import ModelSpec
-from inkmill.data.decode import decode, turn
-from inkmill.data.fit import Fit
-from inkmill.data.sample import Batch
+from inkmill.data.pipeline.decode import decode, turn
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
-from inkmill.phases import Phases
-from inkmill.runtime.card import ReaderCard
-from inkmill.text.decoder import Decoder
-from inkmill.text.normalise import Normaliser
+from inkmill.modelfile.header import ReaderCard
+from inkmill.tasks.recognition.decoder import Decoder
+from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.timings import Phases
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 

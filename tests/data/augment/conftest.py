@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inkmill.data.decode import decode
-from inkmill.data.fit import Fit
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
 
 
 @pytest.fixture(scope="session")

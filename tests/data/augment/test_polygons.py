@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inkmill.data.augment import Augmentation, apply_cv, move_polygons
 from inkmill.data.augment.spec import parse_ops
-from inkmill.data.sample import Polygons
+from inkmill.data.types import Polygons
 
 WIDTH, HEIGHT = 160, 120
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.convert import convert
 from inkmill.data.formats import FORMATS, Entry
-from inkmill.data.formats.sniff import sniff
-from inkmill.data.sample import Polygons, Target, Text
+from inkmill.data.formats.detect import sniff
+from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import open_source
+from inkmill.data.types import Polygons, Target, Text
 from inkmill.errors import DataError, LabelFileError
 
 QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inkmill.data.formats import FORMATS
-from inkmill.data.sample import Labels, Text
+from inkmill.data.types import Labels, Text
 from inkmill.errors import ConfigError, LabelFileError
 
 READ = [

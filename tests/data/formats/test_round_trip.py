@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inkmill.data.formats import FORMATS, Entry
-from inkmill.data.sample import Labels, Text
+from inkmill.data.types import Labels, Text
 from inkmill.errors import DataError, LabelFileError
 
 QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

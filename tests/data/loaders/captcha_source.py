@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from inkmill.data.sample import Labels, Polygons, Sample, Target, Text
+from inkmill.data.types import Labels, Polygons, Sample, Target, Text
 from inkmill.errors import DataError
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inkmill.data.fit import Fit
 from inkmill.data.loaders import LoadPlan
-from inkmill.data.sample import Batch
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Batch
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to worker processes, which import captcha_source too
 

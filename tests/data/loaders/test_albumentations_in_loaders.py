@@ -14,10 +14,10 @@ from captcha_source import CaptchaSource, PaintedSource
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import AlbumentationsPipeline, open_augmentation
-from inkmill.data.decode import decode
-from inkmill.data.fit import Fit
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
 from inkmill.errors import ConfigError, DataError
 
 pytest.importorskip("albumentations")
@@ -32,7 +32,7 @@ RESIZE = [{"__class_fullname__": "Resize", "height": 8, "width": 8, "p": 1.0}]
 
 def dali(plan: LoadPlan) -> Loader:
     pytest.importorskip("nvidia.dali")
-    from inkmill.data.loaders.dali import DaliLoader
+    from inkmill.data.loaders.dali.loader import DaliLoader
 
     return DaliLoader(plan, threads=1)
 

@@ -11,9 +11,9 @@ from captcha_source import MissingSource
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
-from inkmill.data.fit import Fit
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit
 
 HALF = 30 * 32 * 64 * 3 / 2**30  # GiB: room for 30 of the 67 pictures
 AUGMENTED = Augmentation.from_spec(AugmentationSpec(aug_prob=1.0))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inkmill.data.fit import Fit
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.sample import Batch
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
 KINDS = [(0, "auto"), (1, "workers"), (2, "workers"), (2, "threads")]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inkmill.data.loaders.maker import Made
-from inkmill.data.sample import Batch, Labels, Target, Text, in_a_row
+from inkmill.data.types import Batch, Labels, Target, Text, in_a_row
 
 strings = st.lists(st.text(st.characters(codec="utf-8"), max_size=4) | st.sampled_from(["", "\0", "a\0b"]), max_size=6)
 

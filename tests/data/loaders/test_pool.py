@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inkmill.data import shared
+from inkmill import shared_memory as shared
 from inkmill.data.loaders.pool import Pool
 from inkmill.data.loaders.worker_process import put_together, taken_apart
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import load_preset
-from inkmill.data.fit import Fit, FitMode
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fit_here, unfitted_bytes
-from inkmill.data.sample import Polygons, Target
-from inkmill.data.targets import has_polygons
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.pipeline.targets import has_polygons
+from inkmill.data.types import Polygons, Target
 
 FITS = (Fit(32, 64, 3), Fit(32, 100, 1, "pad"), Fit(24, 60, 3, "pad"), Fit(33, 50, 1))
 SIZES = [(32, 64), (1, 1), (20, 50), (64, 128), (65, 20), (16, 300), (31, 99), (64, 200), (48, 47), (7, 13), (32, 100)]
@@ -70,7 +70,7 @@ def by_the_kernel() -> None:
     """Compare what Triton's interpreter makes of the kernel."""
     import torch
 
-    from inkmill.data.loaders.fit_triton import fit_rows
+    from inkmill.kernels.resize import fit_rows
 
     for fit in FITS:
         images = pictures(fit.channels)
@@ -104,7 +104,7 @@ def test_a_gpu_fits_to_the_last_bit() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from inkmill.data.loaders.fit_triton import fit_rows
+    from inkmill.kernels.resize import fit_rows
 
     random = np.random.default_rng(5)
     sizes = [(int(h), int(w)) for h, w in random.integers((4, 4), (80, 260), (500, 2))]
@@ -197,7 +197,7 @@ def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..
             assert next(iter(loader.views())).images.ndim == 1
 
 
-@pytest.mark.parametrize("short", ["inkmill.data.shared.bytes_left", "inkmill.data.loaders.workers.memory_left"])
+@pytest.mark.parametrize("short", ["inkmill.shared_memory.bytes_left", "inkmill.data.loaders.workers.memory_left"])
 def test_where_memory_is_short_pictures_are_fitted_here(
     captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:

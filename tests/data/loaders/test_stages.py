@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from captcha_source import SlowPipeline, SlowSource
 
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.stages import STAGES, StageClock, add
+from inkmill.data.pipeline.cache import Keep
 
 Undisturbed = Callable[[Callable[[], bool]], bool]
 
@@ -107,7 +107,7 @@ def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> 
 def test_feeders_of_dali_say_what_they_took(
     captchas: Path, captcha_plan: Callable[..., LoadPlan], careful: bool, undisturbed: Undisturbed
 ) -> None:
-    from inkmill.data.loaders.dali_feed import DaliFeed
+    from inkmill.data.loaders.dali.feed import DaliFeed
 
     plan = LoadPlan(slow_source(captchas, 16), captcha_plan().fit, batch_size=16)
     feed = DaliFeed(plan, None, np.zeros(16, np.uint8), fitted=False)

@@ -14,13 +14,13 @@ import pytest
 
 from inkmill.config.dataset import AugmentationSpec, SourceSpec
 from inkmill.data.augment import Augmentation
-from inkmill.data.convert import convert
-from inkmill.data.dali import has_dali
-from inkmill.data.decode import decode
-from inkmill.data.fit import Fit
+from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.sample import Source
+from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
 from inkmill.data.sources import Mix, Subset, open_source
+from inkmill.data.types import Source
 
 Snapshot = Callable[[Any], list[Any]]
 STORES = ["lmdb", "shards", "mix"]
@@ -55,7 +55,7 @@ def planned(source: Source, **changes: Any) -> LoadPlan:
 
 
 def dali(plan: LoadPlan) -> Loader:
-    from inkmill.data.loaders.dali import DaliLoader
+    from inkmill.data.loaders.dali.loader import DaliLoader
 
     return DaliLoader(plan, threads=1)
 

@@ -15,10 +15,10 @@ from captcha_source import PaintedSource
 
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import parse_ops
-from inkmill.data.fit import Fit, FitMode
-from inkmill.data.keep import Keep
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.sample import Batch, Labels, Polygons, Target, Text
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.types import Batch, Labels, Polygons, Target, Text
 
 COUNT, EPOCHS = 24, 4
 MOVING = Augmentation(
@@ -43,7 +43,7 @@ def plan(mode: FitMode = "pad", **changes: Any) -> LoadPlan:
 
 
 def dali(plan: LoadPlan) -> Loader:
-    from inkmill.data.loaders.dali import DaliLoader
+    from inkmill.data.loaders.dali.loader import DaliLoader
 
     return DaliLoader(plan, threads=1)
 

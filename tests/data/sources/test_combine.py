@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.data.sample import Sample, Source, Text
 from inkmill.data.sources import Concat, Mix, Subset, holdout
 from inkmill.data.sources.base import described, reading
 from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
+from inkmill.data.types import Sample, Source, Text
 from inkmill.errors import ConfigError, DataError
 
 

@@ -15,10 +15,10 @@ import lmdb
 import pytest
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.convert import convert
-from inkmill.data.sample import Labels, Source, Text
+from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import Concat, open_source
 from inkmill.data.sources.base import reading
+from inkmill.data.types import Labels, Source, Text
 from inkmill.errors import ConfigError, DataError, LabelFileError
 
 

@@ -25,7 +25,7 @@ from inkmill.data.augment.random_numbers import noise_ring
 from inkmill.data.augment.table import Layout
 
 try:  # it comes with torch where there are GPUs, except on Windows
-    from inkmill.data.augment import passes_triton
+    from inkmill.kernels import passes as passes_triton
 except ImportError:
     passes_triton = None  # type: ignore[assignment]
 

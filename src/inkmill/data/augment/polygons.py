@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.sample import Polygons
+from inkmill.data.types import Polygons
 
 Points = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import DataError
 from inkmill.registry import Registry
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.lines import raw_lines, write_lines
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
 _IMAGE_COLUMNS = ("image_name", "image", "file_name", "filename", "path")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
 from inkmill.data.formats.lines import read_text, write_lines
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import DataError, LabelFileError
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.lines import read_lines, write_lines
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
 _HEADER = "filename,words"

@@ -10,7 +10,7 @@ from typing import ClassVar
 from inkmill.config.dataset import DatasetSpec
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.roots import list_images
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import ConfigError, LabelFileError
 
 DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default

@@ -18,7 +18,7 @@ from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.lines import read_lines
 from inkmill.data.formats.regions import refuses_regions, regions_of, written
 from inkmill.data.formats.roots import list_images
-from inkmill.data.sample import Polygons, Target
+from inkmill.data.types import Polygons, Target
 from inkmill.errors import DataError, LabelFileError
 from inkmill.files import make_folder, writing
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.lines import read_lines, write_lines
-from inkmill.data.sample import Labels, Target
+from inkmill.data.types import Labels, Target
 from inkmill.errors import DataError
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
 from inkmill.data.formats.lines import read_lines, write_lines
 from inkmill.data.formats.regions import dump_regions, parse_regions, refuses_regions
-from inkmill.data.sample import Polygons, Target
+from inkmill.data.types import Polygons, Target
 from inkmill.errors import DataError, LabelFileError
 
 

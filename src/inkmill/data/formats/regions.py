@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.formats.base import unwritable
-from inkmill.data.sample import Polygons, Target
+from inkmill.data.types import Polygons, Target
 
 IGNORED = ("###", "*")
 """Texts that mark a region to ignore; the first is the one that is written."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
 from inkmill.data.formats.lines import read_lines
 from inkmill.data.formats.roots import list_images
-from inkmill.data.sample import Target, Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 from inkmill.files import make_folder, writing
 

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.keep import Store, open_store
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.rows import batch_bytes, fit_here
 from inkmill.data.loaders.stages import add
-from inkmill.data.sample import Batch
+from inkmill.data.pipeline.cache import Store, open_store
 from inkmill.data.sources.base import identity_of
 from inkmill.data.sources.combine import release
+from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ class Loader(ABC):
         folder = self.plan.quarantine
         if self.plan.on_bad_sample != "quarantine" or folder is None:
             return
-        from inkmill.data.rejects import quarantine  # here, for it brings all sources along and is hardly ever needed
+        from inkmill.data.jobs.rejects import (
+            quarantine,  # here, for it brings all sources along and is hardly ever needed
+        )
 
         quarantine(folder, self.plan.source, index, reason)
         note = f"bad samples are copied to {folder}"

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.decode import image_size
-from inkmill.data.fit import Fit
-from inkmill.data.sample import Source
+from inkmill.data.pipeline.decode import image_size
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Source
 from inkmill.errors import DataError
 
 _PART = 512  # samples a task

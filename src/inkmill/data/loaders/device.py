@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.plan import LoadPlan, Stats
-from inkmill.data.sample import Batch
+from inkmill.data.types import Batch
 from inkmill.errors import MissingExtraError
 
 if TYPE_CHECKING:

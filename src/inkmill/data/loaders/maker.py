@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.decode import decode, image_size
-from inkmill.data.keep import Store
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.rows import FittedRows, Rows, Shape, UnfittedRows
 from inkmill.data.loaders.stages import Seconds, StageClock
-from inkmill.data.sample import Batch, Polygons, Sample, Target, Texts, in_a_row
+from inkmill.data.pipeline.cache import Store
+from inkmill.data.pipeline.decode import decode, image_size
+from inkmill.data.pipeline.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.data.sources.base import described, reading
-from inkmill.data.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
+from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, in_a_row
 from inkmill.errors import DataError
 
 _BETWEEN = "\0"  # strings that are sent as one

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.fit import Fit
-from inkmill.data.keep import Keep
 from inkmill.data.loaders.stages import Seconds
-from inkmill.data.order import BatchOrder, Order
-from inkmill.data.sample import Source
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.order import BatchOrder, Order
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Source
 from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

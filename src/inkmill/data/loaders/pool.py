@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data import shared
+from inkmill import shared_memory as shared
 from inkmill.data.loaders.worker_process import Job, Task, taken_apart, work
-from inkmill.data.processes import light_start
 from inkmill.errors import DataError
+from inkmill.processes import light_start
 
 SLOTS = 4
 """Answers a worker's memory holds: those asked for, those done that wait for their turn, and those lent."""

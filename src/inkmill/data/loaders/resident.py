@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.keep import Keep
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
-from inkmill.data.sample import Batch, Target, Text, Texts, in_a_row
-from inkmill.data.targets import has_polygons, move_targets
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.targets import has_polygons, move_targets
+from inkmill.data.types import Batch, Target, Text, Texts, in_a_row
 from inkmill.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.fit import Fit, Image, resize_and_pad
 from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.pipeline.resize import Fit, Image, resize_and_pad
 
 Shape = tuple[int, int, int, int]
 """B, height, width, channels."""

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inkmill.data.fit import Fit
 from inkmill.data.loaders.rows import Shape, UnfittedRows, unfitted_bytes
+from inkmill.data.pipeline.resize import Fit
 from inkmill.errors import first_line
 
 try:  # it comes with torch where there are GPUs, except on Windows
-    from inkmill.data.loaders.fit_triton import fit_rows
+    from inkmill.kernels.resize import fit_rows
 except ImportError:
     fit_rows = None  # type: ignore[assignment]
 

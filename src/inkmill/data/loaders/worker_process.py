@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.processes import leave_signals_to_parent
 from inkmill.errors import InkmillError
+from inkmill.processes import leave_signals_to_parent
 
 _NICE = 5
 """The training process goes first: a core that it has to wait for is a GPU that waits for its work.

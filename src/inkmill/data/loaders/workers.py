@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data import shared
-from inkmill.data.keep import Store
+from inkmill import shared_memory as shared
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.rows import batch_bytes
 from inkmill.data.loaders.worker_process import Task
+from inkmill.data.pipeline.cache import Store
 from inkmill.data.sources.combine import release
 from inkmill.machine import memory_left
 

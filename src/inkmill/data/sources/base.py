@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 
-from inkmill.data.sample import Sample, Source, Target
 from inkmill.data.sources.packed import PackedStrings, fingerprint
+from inkmill.data.types import Sample, Source, Target
 from inkmill.errors import DataError
 
 MAX_IMAGE_BYTES = 256 << 20
@@ -17,7 +17,7 @@ MAX_IMAGE_BYTES = 256 << 20
 
 
 class BaseSource:
-    """Base of the sources; see `inkmill.data.sample.Source` for what each method promises.
+    """Base of the sources; see `inkmill.data.types.Source` for what each method promises.
 
     Attributes:
         name: short name for tables.

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inkmill.data.sample import Sample, Source, Target
 from inkmill.data.sources.base import BaseSource, described, identity_of, reading
 from inkmill.data.sources.packed import fingerprint
+from inkmill.data.types import Sample, Source, Target
 from inkmill.errors import ConfigError, DataError
 
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from inkmill.data.sample import Text
 from inkmill.data.sources.base import BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedStrings
+from inkmill.data.types import Text
 from inkmill.errors import DataError
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from inkmill.data.formats import FORMATS
+from inkmill.data.formats.detect import Finding
 from inkmill.data.formats.regions import dump_regions, parse_regions
-from inkmill.data.formats.sniff import Finding
-from inkmill.data.sample import Labels, Polygons, Target, Text
 from inkmill.data.sources.base import BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
+from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain
 

@@ -18,9 +18,9 @@ from typing import Any, cast
 import numpy as np
 
 from inkmill.data.formats.multilabel import split_labels
-from inkmill.data.sample import Labels, Sample, Target, Text
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
 from inkmill.data.sources.packed import fingerprint
+from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, MissingExtraError
 
 _MAX_SAMPLES = 999_999_999

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.formats.sniff import Finding, lmdb_folders, sniff, with_format
-from inkmill.data.sample import Source
+from inkmill.data.formats.detect import Finding, lmdb_folders, sniff, with_format
 from inkmill.data.sources.combine import Concat
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
 from inkmill.data.sources.shard_pattern import expand
 from inkmill.data.sources.shards import ShardSource
+from inkmill.data.types import Source
 from inkmill.errors import ConfigError, DataError
 
 _STORES = ("lmdb", "shards")

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.formats.base import IMAGE_SUFFIXES
-from inkmill.data.sample import Labels, Sample, Target, Text
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint
 from inkmill.data.sources.shard_index import Member, read_members, split_name
+from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain
 

@@ -1,0 +1,159 @@
+"""The result of `check` as one HTML page: what is lost and why, what the sets look like, and pictures to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.data.jobs.check_report import CheckReport
+from inkmill.data.sources import notes_of
+from inkmill.data.types import Labels, Source, Text
+from inkmill.errors import DataError
+from inkmill.report import Page, Picture
+
+_EXAMPLES = 20
+_PICTURES = 48
+_BARS = 60
+
+
+def write_page(path: str | Path, reports: Mapping[str, CheckReport], sources: Mapping[str, Source]) -> None:
+    """Write the page.
+
+    Args:
+        path: the HTML file.
+        reports: a report for each set, by the set's name.
+        sources: the sets themselves, by the same names; read for keys and for the pictures of the contact sheets.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    page = Page("inkmill check")
+    header = ["set", "samples", "used", "left out", "share left out", "repeated files"]
+    page.add_table(header, [_summary(name, report) for name, report in reports.items()])
+    _add_shared(page, reports, sources)
+    for name, report in reports.items():
+        page.add_heading(name)
+        for note in notes_of(sources[name]):
+            page.add_text(note)
+        _add_dropped(page, report, sources[name])
+        _add_shapes(page, report)
+        _add_characters(page, report)
+        _add_duplicates(page, report, sources[name])
+        page.add_text("Samples that would be used, taken at even steps through the set.")
+        page.add_pictures(_kept_pictures(report, sources[name]))
+    page.write(path)
+
+
+def _summary(name: str, report: CheckReport) -> list[object]:
+    return [name, len(report), len(report.keep), report.lost, report.lost_share, len(report.duplicates)]
+
+
+def _add_shared(page: Page, reports: Mapping[str, CheckReport], sources: Mapping[str, Source]) -> None:
+    """Show the images that two sets share, each pair of sets once."""
+    for other, one in combinations(reports, 2):
+        pairs = reports[one].across(reports[other])
+        if len(pairs):
+            caption = f"{len(pairs):,} images of {one} are also in {other}: what is learned there is not tested here."
+            rows = _pair_rows(pairs, sources[one], sources[other])
+            page.add_table([f"in {one}", "label", f"in {other}", "label"], rows, caption)
+
+
+def _add_dropped(page: Page, report: CheckReport, source: Source) -> None:
+    if not report.lost:
+        page.add_text("Every sample would be used.")
+        return
+    page.add_table(["reason", "left out"], report.counts.items())
+    for reason, found in report.dropped.items():
+        shown = [[entry.key, entry.label, entry.detail] for entry in found[:_EXAMPLES]]
+        page.add_table(["key", "label", "what is wrong"], shown, f"{reason}: the first {len(shown)}")
+    page.add_pictures(_dropped_pictures(report, source))
+
+
+def _add_shapes(page: Page, report: CheckReport) -> None:
+    lengths = report.label_length_histogram()
+    if lengths:
+        page.add_bars(*_bins(lengths), caption="label length in characters")
+    ratios = report.aspect_ratio_histogram()
+    page.add_bars(list(ratios), list(ratios.values()), caption="aspect ratio, width / height")
+
+
+def _bins(histogram: Mapping[int, int]) -> tuple[list[str], list[int]]:
+    """Return labels and counts of at most some sixty bars that cover the whole range."""
+    low, high = min(histogram), max(histogram)
+    step = -(-(high - low + 1) // _BARS)
+    counts = [0] * ((high - low) // step + 1)
+    for value, count in histogram.items():
+        counts[(value - low) // step] += count
+    starts = range(low, high + 1, step)
+    return [str(start) if step == 1 else f"{start}-{start + step - 1}" for start in starts], counts
+
+
+def _add_characters(page: Page, report: CheckReport) -> None:
+    if report.unknown:
+        page.add_table(
+            ["character", "times"], _characters(report.unknown), "not in the character list, most frequent first"
+        )
+    if report.unseen:
+        page.add_text(f"In the character list but in no label that is used: {' '.join(map(repr, report.unseen))}")
+    if report.characters:
+        shown = list(report.characters.items())[:_BARS]
+        caption = f"the {len(shown)} most frequent of {len(report.characters):,} characters"
+        page.add_bars([char for char, _ in shown], [count for _, count in shown], caption=caption)
+        rare = list(report.characters.items())[: -_EXAMPLES - 1 : -1]
+        page.add_table(["character", "times"], _characters(dict(rare)), "the rarest characters")
+    if report.normalised:
+        page.add_table(["change", "times"], report.normalised.items(), "what normalisation changed in the labels")
+
+
+def _characters(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(f"{char!r} U+{ord(char):04X}", count) for char, count in list(counts.items())[:_EXAMPLES]]
+
+
+def _add_duplicates(page: Page, report: CheckReport, source: Source) -> None:
+    pairs = report.duplicates
+    if len(pairs):
+        caption = f"{len(pairs):,} files repeat an earlier one byte for byte"
+        page.add_table(["key", "label", "repeats", "label"], _pair_rows(pairs, source, source), caption)
+
+
+def _pair_rows(pairs: NDArray[np.int64], one: Source, other: Source) -> list[list[object]]:
+    return [
+        [one.key(left), _label(one, left), other.key(right), _label(other, right)]
+        for left, right in pairs[:_EXAMPLES].tolist()
+    ]
+
+
+def _label(source: Source, index: int) -> str:
+    try:
+        target = source.target(index)
+    except DataError as error:
+        return str(error)
+    if isinstance(target, Text):
+        return target.value
+    return ", ".join(target.names) if isinstance(target, Labels) else f"{len(target.points)} regions"
+
+
+def _dropped_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
+    each = -(-_PICTURES // len(report.dropped))
+    for reason, found in report.dropped.items():
+        for entry in found[:each] if reason != "missing" else ():
+            yield from _picture(source, entry.position, f"{entry.label}\n{reason}", "wrong")
+
+
+def _kept_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
+    steps = np.linspace(0, max(len(report.keep) - 1, 0), min(_PICTURES, len(report.keep))).astype(np.int64)
+    for index in report.keep[steps].tolist():
+        yield from _picture(source, index, _label(source, index), "ok")
+
+
+def _picture(source: Source, index: int, caption: str, verdict: Literal["ok", "wrong"]) -> Sequence[Picture]:
+    """Return the picture of a sample, or nothing where its file has gone since the check."""
+    try:
+        return [Picture(source.get(index).image, caption, verdict)]
+    except DataError:
+        return []

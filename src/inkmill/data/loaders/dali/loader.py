@@ -1,0 +1,204 @@
+"""The DALI loader: NVIDIA's pipeline does the work per pixel, inkmill says which samples and which numbers.
+
+DALI decodes, fits and augments in its own threads or on the GPU, and works ahead; see `dali_graph` for the stages and
+`dali_feed` for what goes in. With `decode="mixed"` and `augment="gpu"` pixels never touch the CPU.
+
+A pipeline dies of an image that its decoder refuses, without saying which. The loader then builds a new one, decodes
+the batches that were on their way by itself, finds the sample, and does what the plan says about bad samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from inkmill import shared_memory as shared
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.dali.ahead import FeedAhead, Feeders, ThreadFeeders
+from inkmill.data.loaders.dali.augment import DaliEngine, DaliPython
+from inkmill.data.loaders.dali.feed import DaliFeed, Fed
+from inkmill.data.loaders.dali.graph import Placement, build_pipeline, reason_of
+from inkmill.data.loaders.dali.package import require_dali
+from inkmill.data.loaders.dali.reader import DaliReader
+from inkmill.data.loaders.dali.workers import WorkerFeeders
+from inkmill.data.loaders.maker import Made
+from inkmill.data.loaders.plan import LoadPlan
+from inkmill.errors import ConfigError, DataError, MissingExtraError
+from inkmill.machine import cores
+
+
+class DaliLoader(Loader):
+    """Loads with NVIDIA DALI.
+
+    Images come as uint8 BHWC: with `device_id` a torch tensor on that GPU, in order with the current stream; without, a
+    NumPy array. Where the plan keeps pictures, they are decoded and fitted as for every other loader, and DALI only
+    augments.
+
+    Args:
+        plan: what to load; its `engine` "cv" means DALI here, "none" leaves augmentation to the consumer.
+        decode: "cpu", or "mixed" for NVIDIA's JPEG decoder on the GPU.
+        augment: "cpu" or "gpu": where images are fitted and augmented.
+        device_id: number of the GPU on which batches end; None uses no GPU.
+        threads: of DALI's; 0 takes as many as there are cores.
+        reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
+        feeders: processes that read and draw for DALI; 0 does it in threads of this process, which share its
+            interpreter lock. None takes one for every four threads, three at most; DALI's reader needs none.
+
+    Raises:
+        MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
+        ConfigError: a stage is to run on a GPU, and there is none or none is named, or its work is for a CPU only; DALI
+            is to read what its reader cannot.
+    """
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        decode: Literal["cpu", "mixed"] = "cpu",
+        augment: Literal["cpu", "gpu"] = "cpu",
+        device_id: int | None = None,
+        threads: int = 0,
+        reader: Literal["ours", "dali"] = "ours",
+        feeders: int | None = None,
+    ) -> None:
+        require_dali("the DALI loader")
+        _check_placement(decode, augment, device_id)
+        if augment == "gpu" and plan.pipeline is not None:
+            raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
+        super().__init__(plan)
+        self.on_device = device_id is not None
+        kept = self._store is not None
+        threads = threads or cores()
+        self._placement = Placement("host" if kept else decode, augment, device_id, threads)
+        self._reader = DaliReader(plan) if reader == "dali" else None
+        blocked = shared.allocate(len(plan.source))
+        self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
+        self._feed = feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
+        processes = min(threads // 4, 3) if feeders is None else feeders
+        feeding: Feeders
+        if self._reader is not None or not processes:
+            self.makers = 1 if self._reader else 2
+            feeding = ThreadFeeders(feed.make, self.makers)
+        else:
+            self.makers = processes
+            feeding = WorkerFeeders(plan, self._store, blocked, feed, kept, processes, self.stats.notes)
+        self._ahead = FeedAhead(feeding, feed, len(self))
+        self._pipeline: Any = None
+        self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
+
+    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+        blocked = set(self._blocked.values())
+        if self._pipeline is None:
+            self._start(epoch, first)
+        elif self._ahead.following() != (epoch, first) or blocked != self._made_without:
+            self._ahead.seek(epoch, first)
+        self._made_without = blocked
+        for _ in range(first, len(self)):
+            yield self._next()
+
+    def _start(self, epoch: int, first: int, careful_batches: int = 0) -> None:
+        self._drop_pipeline()
+        self._ahead.flight.clear()
+        self._ahead.seek(epoch, first, careful_batches)
+        plan = self.plan
+        try:
+            self._pipeline = build_pipeline(
+                self._ahead, self._feed.names(), plan.batch_size, plan.fit, self._engine(), self._placement
+            )
+        except RuntimeError as error:  # no driver, or too old a one, or no memory left
+            raise ConfigError(f"DALI does not start here: {reason_of(error)} (set dataset.loader=workers)") from error
+
+    def _engine(self) -> DaliEngine | DaliPython | None:
+        plan = self.plan
+        if plan.pipeline is not None:
+            return DaliPython(plan.pipeline)
+        if plan.numbers is None or plan.engine == "none":
+            return None
+        largest = plan.fit.height * plan.fit.width * plan.fit.channels
+        return DaliEngine(plan.numbers.layout, plan.fit.channels, largest, self._placement.augment)
+
+    def _next(self) -> Made:
+        while True:
+            images = self._run()
+            fed = self._ahead.flight.popleft()
+            if fed.stale:
+                continue
+            if fed.error is not None:
+                raise fed.error
+            assert fed.made is not None
+            fed.made.batch.images = images[: len(fed.made.batch)]
+            return fed.made
+
+    def _run(self) -> Any:
+        """Return the images of the oldest batch in flight; a pipeline that dies is replaced once."""
+        try:
+            return self._output()
+        except RuntimeError as error:
+            lost = [fed for fed in self._ahead.flight if not fed.stale]
+            if not lost or all(fed.careful for fed in lost):
+                raise DataError(f"DALI failed on {self.plan.source.name}: {reason_of(error)}") from error
+            self._note_rebuild(lost, error)
+            self._start(lost[0].epoch, lost[0].number, len(lost))
+            return self._run()
+
+    def _output(self) -> Any:
+        if self._placement.device_id is None:
+            (out,) = self._pipeline.run()
+            return out.as_array()  # a copy
+        import torch
+
+        stream = torch.cuda.current_stream(self._placement.device_id)
+        (out,) = self._pipeline.run(stream.cuda_stream)
+        return torch.utils.dlpack.from_dlpack(out.as_tensor())
+
+    def _note_rebuild(self, lost: list[Fed], error: RuntimeError) -> None:
+        self.stats.notes.append(
+            f"DALI's pipeline died at batch {lost[0].number} of epoch {lost[0].epoch} ({reason_of(error)});"
+            f" it was built anew, and {len(lost)} batches were decoded without it"
+        )
+
+    def _drop_pipeline(self) -> None:
+        if self._pipeline is not None:
+            try:
+                while not self._pipeline.empty():  # work in flight may need this thread's interpreter lock to end
+                    self._pipeline.outputs()
+            except RuntimeError:
+                pass  # it is dead already
+        self._pipeline = None
+
+    def close(self) -> None:
+        """Give back DALI's threads and memory; iterating again takes them again."""
+        self._drop_pipeline()
+        self._ahead.close()
+        if self._reader is not None:
+            self._reader.close()
+        super().close()
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        identity = super()._identity
+        if self._reader is None:
+            return identity
+        return identity | {"shuffle": f"by DALI's reader, {self.plan.shuffle}, for {self.plan.world_size} ranks"}
+
+
+def _check_placement(decode: str, augment: str, device_id: int | None) -> None:
+    if decode not in ("cpu", "mixed") or augment not in ("cpu", "gpu"):
+        raise ConfigError(f"decode is cpu or mixed and augment is cpu or gpu, not {decode!r} and {augment!r}")
+    if decode == "mixed" and augment == "cpu":
+        raise ConfigError("decode=mixed leaves images on the GPU: set augment=gpu too, or decode=cpu")
+    if device_id is None:
+        if decode == "mixed" or augment == "gpu":
+            raise ConfigError(f"decode={decode}, augment={augment} need a GPU: set device_id, or use cpu for both")
+        return
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "train", "DALI on a GPU") from None
+    if device_id >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device_id={device_id} is not there, this machine has {torch.cuda.device_count()} CUDA devices:"
+            " use device_id=None, decode=cpu and augment=cpu to run DALI without a GPU"
+        )

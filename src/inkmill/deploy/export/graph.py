@@ -1,0 +1,216 @@
+"""From a recogniser to an ONNX graph: what it takes and gives, which sizes are free, and in which precision it works.
+
+The batch is free. So is the width where the reader's is (input_fit=height): every backbone but timm's is written for
+any width, and what torch's exporter finds fixed to one is refused, never narrowed in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inkmill.config.model import ModelSpec
+from inkmill.data.pipeline.resize import BUCKET_STEP
+from inkmill.deploy.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, PaddleInput
+from inkmill.deploy.export.qdq import share_through_clip, with_qdq
+from inkmill.deploy.export.widths import in_one_graph
+from inkmill.errors import ConfigError, InkmillError, MissingExtraError
+from inkmill.logs import kept_back
+from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
+from inkmill.tasks.recognition.model import Recognizer
+
+OPSET = 18
+MAX_BATCH = 65536
+
+_BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+_SIDES = {2: "height", 3: "width"}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class _Best(nn.Module):
+    """The best class of each step and its probability, and with `probabilities` that of every class."""
+
+    def __init__(self, model: Recognizer, probabilities: bool) -> None:
+        super().__init__()
+        self.model, self.probabilities = model, probabilities
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        scores = self.model(images).float()
+        best: tuple[Tensor, ...] = self.model.head.read(scores)
+        return (*best, scores.softmax(dim=2)) if self.probabilities else best
+
+
+class _Probabilities(nn.Module):
+    """The probability of every class."""
+
+    def __init__(self, model: Recognizer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.model(images)
+        return scores.float().softmax(dim=2)
+
+
+class _FixedPaddle(_Probabilities):
+    """The same of pictures as PaddleOCR prepares them, for a reader whose width is fixed."""
+
+    def __init__(self, model: Recognizer) -> None:
+        super().__init__(model)
+        self.prepare = PaddleInput(model.spec)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.prepare(images)[0])
+
+
+class _ToHalf(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.half()
+
+
+def halved(model: Recognizer) -> Recognizer:
+    """Return a copy that works in fp16 between the straightener, whose positions need fp32, and the scores."""
+    half = deepcopy(model).half()
+    half.rectifier = nn.Sequential(deepcopy(model.rectifier), _ToHalf())
+    return half
+
+
+def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) -> Any:
+    """Return the model as an `onnx.ModelProto`, checked, without metadata.
+
+    Args:
+        model: in evaluation mode; stays as it is.
+        profile: "default" or "paddle", see docs/export.md.
+        probabilities: add the output of every class's probability to the default profile.
+        half: work in fp16; inputs and outputs stay fp32. Not for a model that simulates int8, which gets Q/DQ nodes.
+
+    Raises:
+        MissingExtraError: onnx or onnxscript is not installed.
+        ConfigError: the backbone is fixed to one width, and the reader's is free.
+        InkmillError: torch's exporter failed.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "onnx", "train", "export") from error
+    inner = halved(model) if half else with_qdq(model) if model.spec.quantize else model
+    if profile == "paddle":
+        recorded = _paddle(inner, model.time_steps)
+    else:
+        outputs = ["output_id", "output_prob", *([ALL] if probabilities else [])]
+        recorded = _exported(_Best(inner, probabilities), inner, "input", outputs, _example(model.spec), _free(model))
+    onnx.checker.check_model(recorded)
+    return recorded
+
+
+def _paddle(model: Recognizer, time_steps: Callable[[int, int], int]) -> Any:
+    """Return the graph for PaddleOCR's pictures; with a free width each picture is read at its own.
+
+    `time_steps` is of the model as torch runs it: one with Q/DQ nodes can only be recorded.
+    """
+    spec, names = model.spec, (PADDLE_INPUT, [PADDLE_OUTPUT])
+    theirs = torch.zeros(2, 3, THEIR_HEIGHT, THEIR_WIDTH)
+    free = {0: _BATCH, **{axis: torch.export.Dim(side, min=8, max=MAX_SIDE) for axis, side in _SIDES.items()}}
+    if spec.input_fit != "height":
+        return _exported(_FixedPaddle(model), model, *names, theirs, free)
+    widths = sorted(
+        {min(width, spec.input_width) for width in range(BUCKET_STEP, spec.input_width + BUCKET_STEP, BUCKET_STEP)}
+    )
+    fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ["pictures", "widths"], theirs, free)
+    reading = _exported(_Probabilities(model), model, "pictures", names[1], _example(spec), _free(model))
+    return in_one_graph(fitting, reading, widths, [time_steps(spec.input_height, width) for width in widths])
+
+
+def _exported(
+    module: nn.Module, model: Recognizer, given: str, found: list[str], example: Tensor, free: dict[int, Any]
+) -> Any:
+    """Return a module as an `onnx.ModelProto`; `model` is what an error is about."""
+    with _quiet(), _lstm_of_any_length(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                (example,),
+                input_names=[given],
+                output_names=found,
+                dynamic_shapes={"images": free},
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter's errors share no public base
+            raise _refusal(model.spec, error) from error
+    if program is None:
+        raise InkmillError("torch's exporter gave no program for this model; please report it")
+    recorded = program.model_proto
+    if model.spec.quantize:
+        share_through_clip(recorded)
+    return recorded
+
+
+def _example(spec: ModelSpec) -> Tensor:
+    width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_fit == "height" else spec.input_width
+    return torch.zeros(2, spec.input_channel, spec.input_height, width)
+
+
+def _free(model: Recognizer) -> dict[int, Any]:
+    """Return the sizes of the reader's own input that are free."""
+    spec, multiple = model.spec, model.backbone.limits.multiple
+    sizes: dict[int, Any] = {0: _BATCH}
+    least, most = min(BUCKET_STEP, spec.input_width), spec.input_width
+    if spec.input_fit == "height" and most > least:
+        width = torch.export.Dim("width", min=least // multiple, max=most // multiple)
+        sizes[3] = multiple * width if multiple > 1 else width
+    return sizes
+
+
+def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
+    reason = _reason(error)
+    if spec.input_fit == "height":
+        return ConfigError(
+            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_fit=pad, "
+            "or take a backbone of inkmill's own"
+        )
+    return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of the innermost cause: the exporter's own speaks to its developers, in colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = (line.strip() for line in _COLOURS.sub("", str(error)).splitlines())
+    line = next(filter(None, lines), "")
+    return line if " " in line else f"{type(error).__name__} {line}".strip()
+
+
+@contextmanager
+def _lstm_of_any_length() -> Iterator[None]:
+    """Let torch's exporter follow an LSTM over a free number of steps; the graph gets an LSTM node either way.
+
+    To learn the shapes that an LSTM gives, torch unrolls it step by step, which needs to know how many there are.
+    Newer torch puts a loop in its place while it exports (PyTorch's pull requests 184872 and 193192); torch 2.11 has
+    that loop, and leaves it to the caller. Put in place twice it does no harm; a torch without it here needs no help.
+    """
+    try:
+        from torch.export._patches import register_lstm_while_loop_decomposition
+    except ImportError:
+        yield
+        return
+    with register_lstm_while_loop_decomposition():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the exporter says to its own developers."""
+    with kept_back(logging.WARNING), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

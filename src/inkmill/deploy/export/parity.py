@@ -1,0 +1,116 @@
+"""Whether the exported file reads what torch reads: strings and probabilities, picture by picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.deploy.export.pictures import Pictures
+from inkmill.errors import ConfigError, InkmillError
+from inkmill.runtime.reader import BaseReader
+
+TOLERANCE = 1e-3
+"""Largest difference of a probability in fp32."""
+TIE = 1e-4
+"""Two classes whose probabilities are nearer than this: rounding may make either the best. The order of a sum changes a
+probability in fp32 by up to some 1e-5, and among many pictures one meets such a step. It excuses nothing."""
+HALF_SHARE = 0.999
+"""Share of equal strings that fp16 must reach; its probabilities are told, not bounded."""
+INT8_SHARE = 0.99
+"""The same of int8. A sum between two steps is rounded to one by torch and perhaps to the other by ONNX Runtime: what a
+reader is unsure of may then be read otherwise."""
+_SHOWN = 20
+
+
+@dataclass
+class Parity:
+    """How alike two readers read.
+
+    Attributes:
+        crops: pictures read by both.
+        equal: of how many the texts are the same.
+        ties: of how many they differ, from a step on at which two classes are equally probable (see TIE).
+        difference: largest difference of the probability of a step's best class.
+        texts: the different texts that ours read; where there are few, equality says little.
+        differing: the first unlike texts, ours and theirs.
+    """
+
+    crops: int = 0
+    equal: int = 0
+    ties: int = 0
+    difference: float = 0.0
+    texts: set[str] = field(default_factory=set)
+    differing: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def share(self) -> float:
+        """Equal texts / all."""
+        return self.equal / self.crops if self.crops else 0.0
+
+    def holds(self, precision: str) -> bool:
+        """Whether the file, in fp32, fp16 or int8, may be given out."""
+        if precision == "fp32":
+            return self.share == 1.0 and self.difference <= TOLERANCE
+        return self.share >= (HALF_SHARE if precision == "fp16" else INT8_SHARE)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures under the keys of metrics.json."""
+        return {
+            "string_parity": self.share,
+            "crops": self.crops,
+            "strings_equal": self.equal,
+            "ties": self.ties,
+            "different_texts": len(self.texts),
+            "max_probability_difference": self.difference,
+            "differing": [{"torch": ours, "onnx": theirs} for ours, theirs in self.differing],
+        }
+
+
+def compare(ours: BaseReader, theirs: BaseReader, pictures: Pictures) -> Parity:
+    """Let both read all pictures, best class of each step, and return how alike they are.
+
+    Raises:
+        InkmillError: `theirs` cannot be run, or gives another number of steps.
+    """
+    parity = Parity()
+    for batch in pictures.batches():
+        ids, probabilities = ours.classify(batch)
+        other_ids, other_probabilities = _asked(theirs, batch)
+        if other_ids.shape != ids.shape:
+            raise InkmillError(
+                f"the exported graph gives {other_ids.shape[1]} steps, torch {ids.shape[1]}; please report this model"
+            )
+        texts, _ = ours.codec.decode(ids, probabilities)
+        other_texts, _ = ours.codec.decode(other_ids, other_probabilities)
+        apart = np.abs(probabilities - other_probabilities)
+        for row in [row for row, text in enumerate(texts) if text != other_texts[row]]:
+            step = int(np.argmax(ids[row] != other_ids[row]))
+            parity.ties += _is_tie(ours, batch[row : row + 1], step, int(ids[row, step]), int(other_ids[row, step]))
+        # NaN is never within a limit; max() and comparisons would pass it over.
+        parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
+        unlike = [pair for pair in zip(texts, other_texts, strict=True) if pair[0] != pair[1]]
+        parity.texts.update(texts)
+        parity.crops += len(texts)
+        parity.equal += len(texts) - len(unlike)
+        parity.differing += unlike[: _SHOWN - len(parity.differing)]
+    return parity
+
+
+def _is_tie(reader: BaseReader, image: NDArray[np.uint8], step: int, one: int, other: int) -> bool:
+    """Return whether two classes are equally probable at a step; False where a reader gives the best class alone."""
+    try:
+        probable = reader.probabilities(image)[0, step]
+    except ConfigError:
+        return False
+    return bool(abs(probable[one] - probable[other]) <= TIE)
+
+
+def _asked(reader: BaseReader, batch: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+    try:
+        return reader.classify(batch)
+    except Exception as error:  # onnxruntime's errors share no public base
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InkmillError(f"the exported graph cannot be run ({reason}); please report this model") from error

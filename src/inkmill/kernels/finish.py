@@ -1,0 +1,85 @@
+"""What covers a finished picture, as a GPU kernel that asks a picture for it once, and not each of its pixels."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inkmill.data.augment.table import Layout
+from inkmill.kernels.nearest import nearest
+
+_BLOCK = 2048  # bytes of a program
+
+
+def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
+    """Put the compressed rows in their places, and cut out.
+
+    Args:
+        pixels: uint8 (B, H, W, C) on a GPU.
+        marked: uint8 (n, H, W, C), what takes the place of some rows; None for nothing.
+        place: int64 (B,), where in `marked` a row lies, -1 for nowhere; None where `marked` is all rows, or None.
+        values: float32 (B, layout.size), contiguous.
+        layout: what the columns are.
+
+    Returns:
+        uint8 (B, H, W, C).
+    """
+    if marked is not None and place is None:
+        pixels, marked = marked, None
+    batch, height, width, channels = pixels.shape
+    pixels, marked = pixels.contiguous(), None if marked is None else marked.contiguous()
+    out = torch.empty_like(pixels)
+    _finish[(batch, triton.cdiv(height * width * channels, _BLOCK))](
+        pixels,
+        pixels if marked is None else marked,
+        values if place is None else place,
+        values,
+        out,
+        height * width * channels,
+        width,
+        values.shape[1],
+        REPLACED=place is not None,
+        CUTOUTS=layout.start("cutouts"),
+        COUNT=layout.cutouts,
+        CHANNELS=channels,
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finish(  # type: ignore[no-untyped-def]
+    pixels,
+    marked,
+    place,
+    values,
+    out,
+    count,
+    width,
+    size,
+    REPLACED: tl.constexpr,
+    CUTOUTS: tl.constexpr,
+    COUNT: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    byte = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = byte < count
+    source = pixels + row * count
+    if REPLACED:
+        other = tl.load(place + row)
+        if other >= 0:
+            source = marked + other * count
+    value = tl.load(source + byte, mask=there, other=0)
+    for k in tl.static_range(COUNT):
+        rectangle = values + row * size + CUTOUTS + 5 * k
+        left, top = tl.load(rectangle), tl.load(rectangle + 1)
+        right, bottom = tl.load(rectangle + 2), tl.load(rectangle + 3)
+        if left < right:
+            x, y = byte // CHANNELS % width, byte // CHANNELS // width
+            inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+            value = tl.where(inside, nearest(tl.load(rectangle + 4)).to(tl.uint8), value)
+    tl.store(out + row * count + byte, value, mask=there)

@@ -1,0 +1,137 @@
+"""Colour and noise as one GPU kernel, in which the three channels that a colour hangs on are read once."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT
+from inkmill.data.augment.table import LUMA, Layout
+from inkmill.kernels.nearest import nearest
+
+_BLOCK = 512  # pixels of a program
+_RED, _GREEN, _BLUE = (float(share) for share in LUMA)
+
+
+def shade(
+    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: Layout
+) -> Tensor:
+    """Apply colour and noise, and round.
+
+    Args:
+        pixels: float16 or uint8 (B, H, W, C) on a GPU.
+        blurred: of the same dtype (n, H, W, C), what takes the place of some rows; None for nothing.
+        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None where `blurred` is all rows, or None.
+        values: float32 (B, layout.size), contiguous.
+        ring: the ring of noise on the GPU.
+        layout: what the columns are.
+
+    Returns:
+        uint8 (B, H, W, C).
+    """
+    batch, height, width, channels = pixels.shape
+    if blurred is not None and place is None:
+        pixels, blurred = blurred, None
+    pixels, blurred = pixels.contiguous(), None if blurred is None else blurred.contiguous()
+    out = torch.empty((batch, height, width, channels), dtype=torch.uint8, device=pixels.device)
+    _shade[(batch, triton.cdiv(height * width, _BLOCK))](
+        pixels,
+        pixels if blurred is None else blurred,
+        values if place is None else place,
+        values,
+        ring,
+        out,
+        height * width,
+        values.shape[1],
+        REPLACED=place is not None,
+        COLOUR=layout.start("colour"),
+        NOISE=layout.start("noise"),
+        CHANNELS=channels,
+        RING=NOISE_RING,
+        UNIT=NOISE_UNIT,
+        RED=_RED,
+        GREEN=_GREEN,
+        BLUE=_BLUE,
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _shade(  # type: ignore[no-untyped-def]
+    pixels,
+    blurred,
+    place,
+    values,
+    ring,
+    out,
+    count,
+    size,
+    REPLACED: tl.constexpr,
+    COLOUR: tl.constexpr,
+    NOISE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RING: tl.constexpr,
+    UNIT: tl.constexpr,
+    RED: tl.constexpr,
+    GREEN: tl.constexpr,
+    BLUE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = pixel < count
+    numbers = values + row * size
+    source = pixels + row * count * CHANNELS
+    if REPLACED:
+        other = tl.load(place + row)
+        if other >= 0:
+            source = blurred + other * count * CHANNELS
+    source += pixel * CHANNELS
+    to = out + row * count * CHANNELS + pixel * CHANNELS
+    if COLOUR >= 0:
+        m = numbers + COLOUR
+        if CHANNELS == 1:  # see table.gray_gain
+            gain = RED * (tl.load(m) + tl.load(m + 1) + tl.load(m + 2))
+            gain += GREEN * (tl.load(m + 4) + tl.load(m + 5) + tl.load(m + 6))
+            gain += BLUE * (tl.load(m + 8) + tl.load(m + 9) + tl.load(m + 10))
+            more = RED * tl.load(m + 3) + GREEN * tl.load(m + 7) + BLUE * tl.load(m + 11)
+            gray = tl.load(source, mask=there, other=0).to(tl.float32)
+            _add_noise(gray * gain + more, ring, numbers, pixel, there, to, 0, NOISE, CHANNELS, RING, UNIT)
+        else:
+            red = tl.load(source, mask=there, other=0).to(tl.float32)
+            green = tl.load(source + 1, mask=there, other=0).to(tl.float32)
+            blue = tl.load(source + 2, mask=there, other=0).to(tl.float32)
+            for c in tl.static_range(CHANNELS):
+                n = m + 4 * c
+                value = tl.load(n) * red + tl.load(n + 1) * green + tl.load(n + 2) * blue + tl.load(n + 3)
+                _add_noise(value, ring, numbers, pixel, there, to, c, NOISE, CHANNELS, RING, UNIT)
+    else:
+        for c in tl.static_range(CHANNELS):
+            value = tl.load(source + c, mask=there, other=0).to(tl.float32)
+            _add_noise(value, ring, numbers, pixel, there, to, c, NOISE, CHANNELS, RING, UNIT)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_noise(  # type: ignore[no-untyped-def]
+    value,
+    ring,
+    numbers,
+    pixel,
+    there,
+    to,
+    c,
+    NOISE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RING: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Add noise to one channel, round, and store."""
+    value = tl.minimum(tl.maximum(value, 0.0), 255.0)
+    if NOISE >= 0:
+        begin = tl.load(numbers + NOISE + 1).to(tl.int32)
+        noise = tl.load(ring + ((begin + pixel * CHANNELS + c) & (RING - 1))).to(tl.float32)
+        value = tl.minimum(tl.maximum(value + noise * (tl.load(numbers + NOISE) / UNIT), 0.0), 255.0)
+    tl.store(to + c, nearest(value).to(tl.uint8), mask=there)

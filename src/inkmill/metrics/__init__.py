@@ -1,1 +1,0 @@
-"""How well a model reads: numbers from truths and predictions, without torch."""

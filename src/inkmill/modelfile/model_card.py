@@ -1,0 +1,127 @@
+"""The model card beside a model file: what it reads, what it was made from and how good it is, as JSON and as a page.
+
+After Mitchell et al. 2019 ("Model Cards for Model Reporting"), as far as a program can know it. Everything comes from
+the card in the file's header; what nobody told or measured is called unknown there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from inkmill.files import write_json_atomic, write_text_atomic
+from inkmill.modelfile.header import ReaderCard
+from inkmill.version import __version__
+
+UNKNOWN = "unknown"
+_SHOWN_CHARACTERS = 300
+
+
+def step(verb: str, **facts: Any) -> dict[str, Any]:
+    """Return an entry of `provenance["made"]`: which verb, when, by which version, and what it says of itself."""
+    return {"verb": verb, "date": datetime.now(UTC).isoformat(timespec="seconds"), "inkmill": __version__, **facts}
+
+
+def with_speeds(card: ReaderCard, runs_on: str, speeds: Mapping[str, float]) -> ReaderCard:
+    """Return the card with images a second by what was read, as `batch_1`."""
+    told = {f"images/s, {what.replace('_', ' ')}, {runs_on}": round(speed, 1) for what, speed in speeds.items()}
+    return card.model_copy(update={"provenance": {**card.provenance, "speeds": told}})
+
+
+def write_model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> None:
+    """Write `NAME.card.json` and `NAME.card.md` beside the model file NAME, atomically.
+
+    Args:
+        path: the model file, which is there already.
+        card: its card. Of `provenance` are shown: made (see `step`), scores, data, licence, settings and speeds
+            (images a second by name).
+        parameters: trained numbers; by default those that the card tells.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    facts = model_card(path, card, parameters)
+    write_json_atomic(path.with_name(f"{path.name}.card.json"), facts)
+    write_text_atomic(path.with_name(f"{path.name}.card.md"), _page(facts))
+
+
+def model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> dict[str, Any]:
+    """Return what NAME.card.json holds."""
+    told = card.provenance
+    licence = told.get("licence") or {}
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "parameters": parameters if parameters is not None else told.get("parameters"),
+        "made": card.history(),
+        "model": card.model.model_dump(mode="json", exclude_defaults=True),
+        "input": {
+            "height": card.model.input_height,
+            "width": card.model.input_width,
+            "channels": card.model.input_channel,
+            "fit": card.model.input_fit,
+        },
+        "charset": card.charset,
+        "normalise": card.normalise,
+        "max_label_length": card.max_label_length,
+        "metrics": _plain(told.get("scores") or {}),
+        "data": told.get("data") or {},
+        "speeds": told.get("speeds") or {},
+        "licence": {name: licence.get(name) or UNKNOWN for name in ("weights", "data")},
+        "settings": told.get("settings") or {},
+    }
+
+
+def _plain(scores: Any) -> Any:
+    """JSON has neither NaN nor infinity."""
+    if isinstance(scores, dict):
+        return {name: _plain(value) for name, value in scores.items()}
+    return None if isinstance(scores, float) and not abs(scores) < float("inf") else scores
+
+
+def _page(facts: dict[str, Any]) -> str:
+    return "\n".join([f"# {facts['file']}", "", *_lines(facts)]) + "\n"
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    model, size, charset = facts["model"], facts["input"], "".join(facts["charset"])
+    parameters = f"{facts['parameters']:,}" if facts["parameters"] is not None else UNKNOWN
+    fixed = "up to " if size["fit"] == "height" else ""
+    yield "A text reader made with inkmill."
+    yield ""
+    yield from _table(
+        {
+            "architecture": " ".join(f"{name}={value}" for name, value in model.items()) or "the default one",
+            "input": f"{size['channels']} x {size['height']} x {fixed}{size['width']} ({size['fit']})",
+            "parameters": parameters,
+            "file": f"{facts['bytes']:,} bytes",
+            "longest text": f"{facts['max_label_length']} characters",
+            "characters": f"{len(facts['charset']):,}",
+            "licence of the weights": facts["licence"]["weights"],
+            "licence of the data": facts["licence"]["data"],
+        }
+    )
+    yield from ("", "## Characters", "", *_fenced(charset))
+    for heading, values in (("Scores", facts["metrics"]), ("Speeds", facts["speeds"])):
+        yield from ("", f"## {heading}", "", *(_table(values) if values else (f"{UNKNOWN.capitalize()}.",)))
+    yield from ("", "## Data", "", *(_table(facts["data"]) if facts["data"] else (f"{UNKNOWN.capitalize()}.",)))
+    yield from ("", "## How it was made", "")
+    for entry in facts["made"]:
+        rest = ", ".join(f"{name} {value}" for name, value in entry.items() if name not in ("verb", "date", "inkmill"))
+        yield f"- {entry.get('date')}: {entry.get('verb')} of inkmill {entry.get('inkmill')}{rest and ', ' + rest}"
+    if facts["settings"]:
+        yield from ("", *_table(facts["settings"]))
+
+
+def _table(values: dict[str, Any]) -> Iterator[str]:
+    yield from ("| | |", "|---|---|")
+    for name, value in values.items():
+        shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+        yield "| {} | {} |".format(*(text.replace("|", "\\|").replace("\n", " ") for text in (str(name), shown)))
+
+
+def _fenced(charset: str) -> Iterator[str]:
+    more = f" … and {len(charset) - _SHOWN_CHARACTERS:,} more" if len(charset) > _SHOWN_CHARACTERS else ""
+    yield from ("````", charset[:_SHOWN_CHARACTERS] + more, "````")

@@ -1,0 +1,123 @@
+"""The recogniser: images to class scores, [rectifier] -> backbone -> mean over height -> [sequence stage] -> head.
+
+After Baek et al. 2019 ("What is wrong with scene text recognition model comparisons?"), whose four stages are TAO
+OCRNet's too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from inkmill.config.model import ModelSpec
+from inkmill.errors import ConfigError
+from inkmill.nn.backbones import build_backbone
+from inkmill.nn.necks.bilstm import bilstm_stack
+from inkmill.nn.rectifiers.tps import TPS
+from inkmill.nn.simulate import simulate_int8
+from inkmill.tasks.recognition.heads import HEADS, Head, HeadSpec
+
+
+class Recognizer(nn.Module):
+    """A text recogniser, built by `build_recognizer`.
+
+    Attributes:
+        spec: what it was built from.
+        num_classes: classes K of the codec, its special ones included.
+        max_label_length: longest text, in characters, of the heads that fix one.
+    """
+
+    def __init__(self, spec: ModelSpec, num_classes: int, max_label_length: int) -> None:
+        super().__init__()
+        self.spec, self.num_classes, self.max_label_length = spec, num_classes, max_label_length
+        self.backbone = build_backbone(spec)
+        channels = self.backbone.out_channels
+        self.rectifier: nn.Module = nn.Identity()
+        if spec.TPS:
+            self.rectifier = TPS(spec.num_fiducial, spec.input_height, spec.input_width, spec.input_channel)
+        self.neck: nn.Module = nn.Identity()
+        if spec.sequence == "BiLSTM":
+            self.neck = bilstm_stack(channels, spec.hidden_size, spec.sequence_layers)
+            channels = spec.hidden_size
+        self.head: Head = HEADS.get(spec.prediction)(
+            HeadSpec(channels, num_classes, max_label_length, spec.hidden_size)
+        )
+        self._known_steps: dict[tuple[int, int], int] = {}
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the head reads: (B, C, H, W) images to (B, T, channels)."""
+        feature_map: Tensor = self.backbone(self.rectifier(images))
+        features: Tensor = self.neck(feature_map.mean(dim=2).transpose(1, 2))
+        return features
+
+    def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Return the (B, S, K) scores of `images`, float (B, C, H, W) in [-1, 1].
+
+        `targets` int64 (B, L) are the codec's; the attention head is taught with them, the others do not look at them.
+        """
+        logits: Tensor = self.head(self.features(images), targets)
+        return logits
+
+    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
+        """Return the batch's mean loss, a float32 scalar; int64 targets (B, L) and lengths (B,) are the codec's."""
+        return self.head.loss(logits, targets, lengths)
+
+    def infeasible(self, steps: int, targets: Tensor, lengths: Tensor) -> Tensor:
+        """Return bool (B,): targets that `steps` output steps cannot hold; with CTC they would teach nothing."""
+        return self.head.infeasible(steps, targets, lengths)
+
+    @torch.no_grad()
+    def read(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the class of each output step and its probability: int32 (B, S), float32 (B, S).
+
+        In evaluation mode a batch reads as its images one by one.
+        """
+        return self.head.read(self(images))
+
+    def time_steps(self, height: int, width: int) -> int:
+        """Return S, the output steps of a height x width input: what a codec's `required_steps` must not exceed.
+
+        Only shapes are computed (on the meta device), once for each size.
+
+        Raises:
+            ConfigError: the model cannot take an input of this size.
+        """
+        size = (height, width)
+        if size not in self._known_steps:
+            self.backbone.limits.check(self.spec.backbone, height, width)
+            try:
+                self._known_steps[size] = self.head.steps(self._map_width(height, width))
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"backbone {self.spec.backbone} cannot take a {height}x{width} input: choose a larger "
+                    f"model.input_height or model.input_width"
+                ) from error
+        return self._known_steps[size]
+
+    def _map_width(self, height: int, width: int) -> int:
+        """Return T, the width of the backbone's map."""
+        state = {name: value.to("meta") for name, value in self.backbone.state_dict(keep_vars=True).items()}
+        buffers = {name: value.to("meta") for name, value in self.backbone.named_buffers()}
+        images = torch.empty(2, self.spec.input_channel, height, width, device="meta")
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            feature_map: Tensor = torch.func.functional_call(self.backbone, {**state, **buffers}, (images,))
+        return feature_map.shape[3]
+
+
+def build_recognizer(spec: ModelSpec, num_classes: int, max_label_length: int) -> Recognizer:
+    """Return a new recogniser with fresh weights.
+
+    Args:
+        spec: the `model` section of a spec.
+        num_classes: classes of the codec (`Codec.num_classes`).
+        max_label_length: longest text in characters; output steps of the heads Attn (one more) and Slots.
+
+    Raises:
+        ConfigError: an unknown backbone or head, an input size that the backbone cannot take, a bad num_fiducial.
+    """
+    recognizer = Recognizer(spec, num_classes, max_label_length)
+    if recognizer.time_steps(spec.input_height, spec.input_width) < 1:
+        raise ConfigError(f"model.input_width={spec.input_width} leaves {spec.backbone} no time step: widen it")
+    if spec.quantize:
+        simulate_int8(recognizer)
+    return recognizer

@@ -1,1 +1,0 @@
-"""Characters: which ones a reader knows, how labels are normalised, and how strings become classes."""

@@ -1,0 +1,132 @@
+"""The loaders of a training run: one for training, one for each validation set, batches on the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from inkmill.config.dataset import DatasetSpec
+from inkmill.config.results import results_folder
+from inkmill.config.spec import Spec
+from inkmill.data.augment import open_augmentation
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.buckets import measure_buckets
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Batch
+from inkmill.errors import ConfigError
+from inkmill.runtime.torch_reader import to_input
+from inkmill.train.prepare import Prepared
+
+VAL_WORKERS = 2
+"""Validation loaders stay open beside the training loader; two processes each are enough."""
+
+
+@contextmanager
+def open_loaders(
+    spec: Spec, prepared: Prepared, fabric: Fabric, seed: int
+) -> Iterator[tuple[DeviceLoader, dict[str, DeviceLoader]]]:
+    """Yield the training loader and the validation loaders by set name, and close them whatever happens.
+
+    Raises:
+        ConfigError: a placement that this machine cannot have.
+    """
+    dataset = spec.dataset
+    plan = training_plan(spec, prepared, fabric, seed)
+    with ExitStack() as stack:
+
+        def opened(plan: LoadPlan, workers: int) -> DeviceLoader:
+            loader = open_loader(plan, dataset, fabric.device, workers)
+            return stack.enter_context(DeviceLoader(loader, fabric.device))
+
+        train = opened(plan, dataset.workers)
+        val = {
+            name: opened(
+                replace(plan, source=one.source, bucket_widths=one.bucket_widths, augmentation=None, shuffle=False),
+                min(dataset.workers, VAL_WORKERS),
+            )
+            for name, one in prepared.val.items()
+        }
+        yield train, val
+
+
+def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> LoadPlan:
+    """Return what this rank trains on.
+
+    Raises:
+        ConfigError: dataset.augment_on names a GPU that is not there.
+    """
+    dataset = spec.dataset
+    return LoadPlan(
+        prepared.train.source,
+        prepared.fit,
+        augmentation=open_augmentation(dataset.augmentation),
+        batch_size=dataset.batch_size,
+        seed=seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        bucket_widths=prepared.train.bucket_widths,
+        on_bad_sample=dataset.on_bad_sample,
+        quarantine=results_folder(spec, "train") / "quarantine",
+        engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
+        keep=_keep(dataset),
+    )
+
+
+def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, workers: int) -> Loader:
+    """Return the loader that `dataset.loader` and `dataset.keep` ask for.
+
+    Raises:
+        ConfigError: keep=gpu without a GPU, or more pictures than it holds.
+        MissingExtraError: loader=dali without DALI.
+    """
+    if plan.fit.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
+        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
+    if dataset.loader == "dali":
+        from inkmill.data.loaders.dali.loader import DaliLoader
+
+        gpu = device.index or 0 if device.type == "cuda" else None
+        on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
+        augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
+        reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
+        return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
+    if dataset.keep == "gpu":
+        if device.type != "cuda":
+            raise ConfigError("dataset.keep=gpu, and there is no GPU here; use dataset.keep=ram")
+        from inkmill.data.loaders.resident import ResidentLoader
+
+        return ResidentLoader(replace(plan, engine="none"), device, workers)
+    return make_loader(plan, workers, dataset.loader)
+
+
+def training_input(batch: Batch) -> Tensor:
+    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
+    images: Tensor = batch.images
+    if (changes := batch.extra.get("changes")) is not None:
+        from inkmill.data.augment.augment_torch import apply_changes
+
+        images = apply_changes(images, changes)
+    return to_input(images)
+
+
+def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
+    on_gpu = fabric.device.type == "cuda"
+    if dataset.augment_on == "gpu" and not on_gpu:
+        raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
+    if dataset.augment_on == "auto" and (fit.mode == "height" or dataset.augmentation.albumentations):
+        return False  # every width of the input would be compiled anew, and foreign code knows no GPU
+    return on_gpu and dataset.augment_on in ("auto", "gpu")
+
+
+def _keep(dataset: DatasetSpec) -> Keep:
+    tier = "none" if dataset.keep == "gpu" else dataset.keep
+    return Keep(tier, dataset.keep_gib, Path(dataset.keep_dir) if dataset.keep_dir else None)

@@ -1,0 +1,241 @@
+"""inkmill's loading in anyone's Lightning Trainer: labelled text images in, batches ready for a model out.
+
+    data = TextDataModule("words/", batch_size=64)
+    model = MyModel(data.codec.num_classes)
+    lightning.pytorch.Trainer(max_epochs=10).fit(model, datamodule=data)
+
+Epochs are exact and shuffled anew, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
+middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from inkmill.config.dataset import AugmentationSpec, SourceSpec
+from inkmill.data.augment import open_augmentation
+from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
+from inkmill.data.loaders.dali.package import dali_extra, has_dali
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
+from inkmill.data.types import Source, Text
+from inkmill.errors import DataError, MissingExtraError
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.codecs import Codec, make_codec
+from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.train.ready import ReadyLoader
+
+try:
+    from lightning.pytorch import LightningDataModule
+    from lightning.pytorch.utilities import rank_zero_info
+except ImportError:
+    raise MissingExtraError("lightning", "train", "a LightningDataModule") from None
+
+Data = str | Path | SourceSpec | Source
+
+
+@dataclass(frozen=True)
+class _Opened:
+    train: Source
+    val: Source
+    codec: Codec
+    notes: list[str]
+
+
+class TextDataModule(LightningDataModule):
+    """Training and validation batches of labelled text images; see `TextBatch` for what is in one.
+
+    Args:
+        train: one data set or several: a path in any form that `inkmill check` knows, a SourceSpec (format, weight),
+            or a Source.
+        val: likewise; without it, `val_fraction` of the training samples are held out.
+        batch_size: images a step and device.
+        num_workers: loader processes; 0 loads in the calling one. Validation uses two at most.
+        use_dali: let NVIDIA DALI decode and augment on the GPU. Without DALI or without a GPU, one line says so and
+            the worker processes load instead: the same samples in the same order.
+        fit: input size and how images are brought to it.
+        augmentation: changes to training images: a preset's name, a spec, or None.
+        prediction: the kind of head, CTC, Attn or Slots: how targets are encoded.
+        charset: characters to read, or a file of them; without it, all that the training labels hold.
+        max_label_length: longest label. Longer ones and those with other characters are left out, and noted.
+        normalise: rule sets applied to every label after NFC; see docs/text.md.
+        val_fraction: share held out for validation.
+        on_bad_sample: raise, or skip (counted).
+        keep: where fitted pictures are kept.
+        seed: of order and augmentation.
+
+    Attributes:
+        notes: what was seen and done that a user should know.
+    """
+
+    def __init__(
+        self,
+        train: Data | Sequence[Data],
+        val: Data | Sequence[Data] | None = None,
+        *,
+        batch_size: int = 20,
+        num_workers: int = 8,
+        use_dali: bool = False,
+        fit: Fit = Fit(32, 128, 3, "pad"),  # noqa: B008 - frozen
+        augmentation: str | AugmentationSpec | None = None,
+        prediction: Literal["CTC", "Attn", "Slots"] = "CTC",
+        charset: Charset | str | Path | None = None,
+        max_label_length: int = 25,
+        normalise: Sequence[str] = (),
+        val_fraction: float = 0.1,
+        on_bad_sample: Literal["raise", "skip"] = "raise",
+        keep: Keep = Keep(),  # noqa: B008 - frozen
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self._data, self._val_fraction = (train, val), val_fraction
+        self._prediction, self._max_label_length = prediction, max_label_length
+        self._charset, self._normaliser = charset, Normaliser(list(normalise))
+        self._workers, self._use_dali = num_workers, use_dali
+        if isinstance(augmentation, str):
+            augmentation = AugmentationSpec(preset=augmentation)
+        self._augmentation = None if augmentation is None else open_augmentation(augmentation)
+        self._options = {
+            "fit": fit,
+            "batch_size": batch_size,
+            "seed": seed,
+            "on_bad_sample": on_bad_sample,
+            "keep": keep,
+        }
+        self._loaders: list[ReadyLoader] = []
+
+    @property
+    def codec(self) -> Codec:
+        """Between texts and classes; `codec.num_classes` is the width of a model's output.
+
+        Raises:
+            DataError: there is no data, or none of it can be used.
+        """
+        return self._opened.codec
+
+    @property
+    def notes(self) -> list[str]:
+        """What was seen and done that a user should know, one sentence each."""
+        return self._opened.notes
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data, once; Lightning calls this in every process."""
+        _ = self._opened
+
+    def train_dataloader(self) -> ReadyLoader:
+        """Return a loader of the training batches: shuffled anew in each epoch, augmented."""
+        return self._ready(self._opened.train, shuffle=True)
+
+    def val_dataloader(self) -> ReadyLoader:
+        """Return a loader of the validation batches, in the data's own order."""
+        return self._ready(self._opened.val, shuffle=False)
+
+    def teardown(self, stage: str | None = None) -> None:
+        """End the loaders' processes."""
+        while self._loaders:
+            self._loaders.pop().close()
+
+    @cached_property
+    def _opened(self) -> _Opened:
+        train, val = (None if data is None else _open(data) for data in self._data)
+        if train is None:
+            raise DataError("a TextDataModule needs training data: give a path or a source")
+        notes = [note for source in (train, val) if source is not None for note in notes_of(source)]
+        charset = self._charset
+        if charset is None:  # of what is held out too, as in `inkmill train`
+            charset = Charset.from_texts(_texts(train, self._normaliser))
+        elif not isinstance(charset, Charset):
+            charset = Charset.from_file(charset)
+        if val is None:
+            kept, held = holdout(train, self._val_fraction)
+            notes.append(f"{len(held):,} of {len(train):,} samples are held out for validation")
+            train, val = Subset(train, kept), Subset(train, held)
+        codec = make_codec(self._prediction, charset, self._max_label_length)
+        train, val = (_usable(source, codec, self._normaliser, notes) for source in (train, val))
+        return _Opened(train, val, codec, notes)
+
+    def _ready(self, source: Source, shuffle: bool) -> ReadyLoader:
+        plan = LoadPlan(source, shuffle=shuffle, **self._options)  # type: ignore[arg-type]
+        if plan.fit.mode == "height":
+            plan = replace(plan, bucket_widths=measure_buckets(source, plan.fit))
+        if shuffle:
+            plan = replace(plan, augmentation=self._augmentation)
+        if self.trainer is not None:
+            plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+        loader = ReadyLoader(self._loader(plan), self._opened.codec, self._normaliser)
+        self._loaders.append(loader)
+        return loader
+
+    def _loader(self, plan: LoadPlan) -> DeviceLoader | Loader:
+        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        workers = self._workers if plan.shuffle else min(self._workers, 2)
+        if self._use_dali and device.type == "cuda" and has_dali():
+            from inkmill.data.loaders.dali.loader import DaliLoader
+
+            number = torch.cuda.current_device() if device.index is None else device.index
+            if plan.pipeline is not None:
+                return DaliLoader(plan, device_id=number, threads=max(1, workers))
+            torch_augments = plan.fit.mode != "height"  # its pass is compiled for one width
+            plan = replace(plan, engine="none") if torch_augments else plan
+            return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number, threads=max(1, workers))
+        if self._use_dali:
+            self._say_without_dali(device)
+        # A pass on the GPU is compiled for one width, and foreign code knows no GPU.
+        on_gpu = device.type == "cuda" and plan.pipeline is None and plan.fit.mode != "height"
+        engine: Literal["cv", "none"] = "none" if on_gpu else "cv"
+        return DeviceLoader(make_loader(replace(plan, engine=engine), workers), device)
+
+    def _say_without_dali(self, device: torch.device) -> None:
+        missing = "batches go to the CPU" if has_dali() else f"DALI is absent (pip install 'inkmill[{dali_extra()}]')"
+        line = f"use_dali: {missing}, so {self._workers} worker processes load the same batches"
+        if line not in self.notes:
+            self.notes.append(line)
+            rank_zero_info(line)
+
+
+def _open(data: Data | Sequence[Data]) -> Source:
+    several = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    specs = [SourceSpec(path=str(one)) if isinstance(one, str | Path) else one for one in several]
+    sources = [open_source(one) if isinstance(one, SourceSpec) else one for one in specs]
+    weights = [one.weight if isinstance(one, SourceSpec) else 1.0 for one in specs]
+    return sources[0] if weights == [1.0] else Mix(sources, weights)
+
+
+def _texts(source: Source, normaliser: Normaliser) -> list[str]:
+    """Return all labels of a source, normalised.
+
+    Raises:
+        DataError: a target that is no text.
+    """
+    targets = [source.target(index) for index in range(len(source))]
+    texts = [target.value for target in targets if isinstance(target, Text)]
+    if len(texts) != len(targets):
+        raise DataError(f"{source.name} holds targets that are no texts: a TextDataModule is for texts")
+    return normaliser.apply_all(texts)
+
+
+def _usable(source: Source, codec: Codec, normaliser: Normaliser, notes: list[str]) -> Source:
+    """Return the samples whose labels the codec can encode; the others are noted by reason."""
+    lost: Counter[str] = Counter()
+    keep = []
+    for index, text in enumerate(_texts(source, normaliser)):
+        if len(text) > codec.max_label_length:
+            lost[f"longer than {codec.max_label_length} characters"] += 1
+        elif codec.charset.unknown(text):
+            lost["with characters that are not in the list"] += 1
+        else:
+            keep.append(index)
+    notes.extend(f"{source.name}: {count:,} labels {reason} are left out" for reason, count in lost.items())
+    if not keep:
+        raise DataError(f"{source.name}: none of its {len(source)} labels can be encoded: {'; '.join(notes[-2:])}")
+    return Subset(source, np.array(keep)) if lost else source

@@ -1,0 +1,321 @@
+"""The training loop: epochs of steps, validations, checkpoints, and an exact way back into the middle of an epoch.
+
+Lightning Fabric brings devices, precision and gradient exchange; the loop itself is written out, because a run that
+is killed at any moment must continue as if nothing had happened: everything that moves is in `_state`.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from inkmill.config.spec import Spec
+from inkmill.crypt import Key
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.types import Batch
+from inkmill.errors import TrainingError
+from inkmill.modelfile.model_card import with_speeds
+from inkmill.modelfile.torch_file import save_reader
+from inkmill.runtime.torch_reader import in_words, on_device
+from inkmill.tasks.recognition.model import Recognizer
+from inkmill.timings import Phases
+from inkmill.train.batches import training_input
+from inkmill.train.checkpoint import save_checkpoint
+from inkmill.train.ema import WeightAverage
+from inkmill.train.loss_watch import LossWatch
+from inkmill.train.optim import Schedule, build_optimizer
+from inkmill.train.prepare import Prepared
+from inkmill.train.progress import Reporter
+from inkmill.train.stopping import StopSignal
+from inkmill.train.validate import Validation, validate
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it goes into every checkpoint."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    batches: int = 0
+    """Batches of the current epoch that are done."""
+    step: int = 0
+    """Optimiser steps."""
+    images: int = 0
+    """Images trained on, this rank's."""
+    best: dict[str, Any] = field(default_factory=dict)
+    """The best validation so far: word_accuracy, cer, epoch, weights (raw or ema)."""
+    validations_since_best: int = 0
+    """For early_stop."""
+    stopped_early: bool = False
+    """early_stop has ended the run."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One row a validated epoch."""
+
+
+class TrainingLoop:
+    """Trains a recogniser.
+
+    Args:
+        fabric: launched Fabric.
+        spec: the resolved spec.
+        model: the recogniser, on the CPU.
+        prepared: data, characters, codec.
+        loaders: training loader and, by set name, validation loaders; all give batches on the device.
+        folder: results folder of training.
+        reporter: shows and logs what happens; only rank 0's says anything.
+        key: encrypts what is written.
+
+    Attributes:
+        history: how that was made which the run began with, for the card.
+        branched_from: the digest of the checkpoint that the user had the run go on from, if any.
+        spare: where that lies; it is not deleted.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        spec: Spec,
+        model: Recognizer,
+        prepared: Prepared,
+        loaders: tuple[DeviceLoader, dict[str, DeviceLoader]],
+        folder: Path,
+        reporter: Reporter,
+        key: Key | None = None,
+    ) -> None:
+        self._key = key
+        self.history: list[dict[str, Any]] = []
+        self.branched_from: str | None = None
+        self.spare: Path | None = None
+        self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
+        self.loader, self.val_loaders = loaders
+        settings = spec.train
+        if settings.channels_last and (fabric.device.type == "cuda" or fabric.world_size > 1):
+            model = model.to(memory_format=torch.channels_last)
+        self.model = model.to(fabric.device)
+        self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
+        if settings.compile:  # for one shape: made for any, it would be slower for the one that nearly all batches have
+            self.model.backbone.compile(dynamic=None if spec.model.input_fit == "height" else False)
+        self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
+        steps_per_epoch = -(-len(self.loader) // settings.accumulate)
+        self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
+        self.watch = LossWatch(1 if fabric.device.type == "cpu" else settings.log_every, fabric)
+        self.progress = Progress()
+        self._stop = StopSignal(fabric, reporter.say, settings.log_every)
+
+    def run(self) -> Progress:
+        """Train to the end and return where the run stands.
+
+        Raises:
+            TrainingError: the loss became NaN or infinite; names the samples of the batch.
+            KeyboardInterrupt: Ctrl-C or SIGTERM, after a checkpoint was saved.
+        """
+        settings = self.spec.train
+        with self._stop.listened_for():
+            while self.progress.epoch < settings.num_epochs and not self.progress.stopped_early:
+                self._train_epoch()
+                epoch = self.progress.epoch
+                if epoch % settings.validation_interval == 0 or epoch == settings.num_epochs:
+                    self._validate()
+                ends = epoch == settings.num_epochs or self.progress.stopped_early
+                due = settings.checkpoint_interval_unit == "epoch" and epoch % settings.checkpoint_interval == 0
+                if due or ends:
+                    self.save()
+        return self.progress
+
+    def train_on(self, batch: Batch) -> None:
+        """Do one step on one batch, outside of any epoch: for measurements."""
+        self._train_batch(batch, steps=True)
+        self._after_step()
+        self.watch.forget()
+
+    def _train_epoch(self) -> None:
+        progress, settings = self.progress, self.spec.train
+        self.model.train()
+        last = len(self.loader)
+        fills = self.spec.dataset.keep != "none" and self.loader.stats.batches == 0
+        self.reporter.epoch_starts(progress.epoch, progress.batches, last, self.loader.stats, fills)
+        if progress.batches < last:  # else the checkpoint was taken after the last batch of its epoch
+            self.loader.set_epoch(progress.epoch)
+            for batch in self.loader:
+                progress.batches += 1
+                steps = progress.batches % settings.accumulate == 0 or progress.batches == last
+                self._train_batch(batch, steps)
+                if steps:
+                    self._after_step()
+        self.watch.check()
+        self.watch.add_up()
+        self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
+        progress.epoch, progress.batches = progress.epoch + 1, 0
+
+    def _train_batch(self, batch: Batch, steps: bool) -> None:
+        texts = self.prepared.normaliser.apply_all(batch.texts)
+        ids, lengths = self.prepared.codec.encode(texts)
+        targets = on_device(ids, self.fabric.device)
+        images = training_input(batch)  # augmentation is compiled for itself, and fills short batches up
+        with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
+            logits = self.wrapped(images, targets)
+            loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
+            self.fabric.backward(loss / self.spec.train.accumulate)
+        self.progress.images += len(batch)
+        self.watch.add(loss.detach(), len(batch), batch.keys)
+        self.reporter.batch_done(len(batch))
+
+    def _compiled(self, images: int) -> AbstractContextManager[object]:
+        """Run what is compiled only for full batches: another size would be compiled for a minute, for one batch."""
+        spec = self.spec
+        if not spec.train.compile or spec.model.input_fit == "height" or images == spec.dataset.batch_size:
+            return nullcontext()
+        eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+        return eager
+
+    def _after_step(self) -> None:
+        progress, settings = self.progress, self.spec.train
+        if settings.clip_grad_norm:
+            self.fabric.clip_gradients(
+                self.wrapped, self.optimizer, max_norm=settings.clip_grad_norm, error_if_nonfinite=False
+            )
+        rate = self.schedule.apply(self.optimizer, self._step_of_schedule())
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step += 1
+        if self.average is not None:
+            self.average.update(self.model)
+        if progress.step % settings.log_every == 0:
+            self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
+        due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
+        stops = self._stop.asked(progress.step)
+        if due or stops:
+            self.save()
+        if stops:
+            raise KeyboardInterrupt
+
+    def _step_of_schedule(self) -> int:
+        """Return which step of the run this would be, had all its epochs been as long as the present one.
+
+        That is `progress.step`, unless a run goes on with other data or another batch size.
+        """
+        within = max(0, self.progress.batches - 1) // self.spec.train.accumulate
+        return self.progress.epoch * self.schedule.steps_per_epoch + within
+
+    def _validate(self) -> None:
+        phases = Phases()
+        candidates = {"raw": self._score(self.model, phases)}
+        if self.average is not None:
+            with self.average.applied_to(self.model):
+                candidates["ema"] = self._score(self.model, phases)
+        raw = candidates["raw"]
+        if not math.isfinite(raw.loss):
+            raise TrainingError(
+                f"the validation loss became {raw.loss} in epoch {self.progress.epoch}; lower train.optim.lr or use "
+                "train.precision=fp32 (the last checkpoint is from before)"
+            )
+        self.schedule.validated(raw.loss, raw.word_accuracy)
+        weights, chosen = max(candidates.items(), key=lambda pair: pair[1].rank())
+        row = {"epoch": self.progress.epoch, "train_loss": self.watch.epoch_mean(), "val_loss": raw.loss}
+        row |= {"word_accuracy": raw.word_accuracy, "cer": raw.cer}
+        if "ema" in candidates:
+            row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
+        self.progress.history.append(row)
+        read = len(candidates) * sum(scores.samples for scores in chosen.sets.values())
+        is_best = self._keep_if_best(chosen, weights, images_per_s=read / phases.total)
+        self.reporter.validated(row, chosen, is_best, phases)
+        early = self.spec.train.early_stop
+        self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
+
+    def _score(self, model: Recognizer, phases: Phases) -> Validation:
+        autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
+        with self._compiled(0):
+            found = validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, phases)
+        for loader in self.val_loaders.values():
+            self.reporter.notes(loader.stats)
+        return found
+
+    def _keep_if_best(self, chosen: Validation, weights: str, images_per_s: float) -> bool:
+        best = self.progress.best
+        if best and chosen.rank() <= (best["word_accuracy"], -best["cer"], -best["loss"]):
+            self.progress.validations_since_best += 1
+            return False
+        self.progress.validations_since_best = 0
+        self.progress.best = {
+            "word_accuracy": chosen.word_accuracy,
+            "cer": chosen.cer,
+            "loss": chosen.loss,
+            "epoch": self.progress.epoch,
+            "weights": weights,
+        }
+        if self.fabric.is_global_zero:
+            card = self.prepared.card(self.spec, self.progress.best, self.history)
+            card = with_speeds(card, in_words(self.fabric.device), {"validation": images_per_s})
+            state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
+            save_reader(self.folder / "best_accuracy.safetensors", state, card, self._key)
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint of everything that moves, and of no weights that a bad loss has spoilt."""
+        self.watch.check_all()
+        self.watch.add_up()
+        if self.fabric.is_global_zero:
+            at, keep = self.progress, self.spec.train.keep_checkpoints
+            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self.spare)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint of `save`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.fabric.is_global_zero:  # the sums are those of all ranks
+            self.watch.load_state_dict(state["watch"])
+        self.progress = Progress(**state["progress"])
+        self.branched_from = state.get("branched_from")
+        early = self.spec.train.early_stop
+        self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
+        if self.progress.stopped_early:
+            since = self.progress.validations_since_best
+            self.reporter.say(
+                f"nothing to do: the last {since} validations brought nothing better, and train.early_stop={early}; "
+                "a larger one, or none, lets the run go on"
+            )
+        self._resume_loader(state["loader"])
+        if self.average is not None and state["average"] is not None:
+            self.average.load_state_dict(state["average"])
+        scaler = getattr(self.fabric._precision, "scaler", None)
+        if scaler is not None and state["scaler"]:
+            scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.fabric.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.fabric.device)
+
+    def _resume_loader(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of an epoch with the same data in the same order, after a whole one with any."""
+        if self.progress.batches or not (differences := self.loader.differences(state)):
+            self.loader.load_state_dict(state)
+            return
+        self.loader.set_epoch(self.progress.epoch)
+        self.reporter.say(f"the order of the samples is another one from this epoch on: {'; '.join(differences)}")
+
+    def _state(self) -> dict[str, Any]:
+        scaler = getattr(self.fabric._precision, "scaler", None)
+        on_gpu = self.fabric.device.type == "cuda"
+        return {
+            "reader": self.prepared.card(self.spec, self.progress.best, self.history).to_json(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "branched_from": self.branched_from,
+            "optimizer_name": self.spec.train.optim.name,
+            "schedule": self.schedule.state_dict(),
+            "watch": self.watch.state_dict(),
+            "progress": asdict(self.progress),
+            "loader": self.loader.state_dict(),
+            "average": self.average.state_dict() if self.average is not None else None,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "random": {
+                "cpu": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state(self.fabric.device) if on_gpu else None,
+            },
+        }

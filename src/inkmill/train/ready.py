@@ -1,0 +1,108 @@
+"""Batches that a model of anyone's can take: float images and encoded targets, from any of inkmill's loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from inkmill.data.loaders import Loader, LoadPlan, Stats
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.runtime.torch_reader import on_device
+from inkmill.tasks.recognition.codecs import Codec
+from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.train.batches import training_input
+
+
+class TextBatch(NamedTuple):
+    """What a training step needs; a tuple, so Lightning and others move it between devices as they do any.
+
+    Attributes:
+        images: float32 (B, C, H, W) in [-1, 1].
+        targets: int64 (B, L), class ids as the codec has them, padded with 0.
+        lengths: int64 (B,), how many of them count; on the CPU, where torch's CTC loss needs them.
+        texts: the B labels, normalised.
+        keys: which samples these are.
+    """
+
+    images: Tensor
+    targets: Tensor
+    lengths: Tensor
+    texts: list[str]
+    keys: list[str]
+
+
+class ReadyLoader:
+    """An iterable of `TextBatch`, one epoch a loop; position and state are the wrapped loader's.
+
+    A batch without rows (all of them bad, or none left for this rank) is passed over where there is one rank; among
+    several it comes, for they take their steps together.
+
+    Args:
+        loader: whose images are tensors on the training device: a DeviceLoader, or a DaliLoader on a GPU.
+        codec: encodes the labels.
+        normaliser: is applied to them first.
+    """
+
+    batch_sampler = None  # Lightning asks for one where there is a sampler
+
+    def __init__(self, loader: DeviceLoader | Loader, codec: Codec, normaliser: Normaliser) -> None:
+        self.loader, self._codec, self._normaliser = loader, codec, normaliser
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        """Iterate over one epoch.
+
+        Raises:
+            CharsetError: a label holds a character that the codec does not know.
+            DataError: a label is too long, or a sample cannot be loaded.
+        """
+        alone = self.plan.world_size == 1
+        for batch in self.loader:
+            if alone and not len(batch):
+                continue
+            texts = self._normaliser.apply_all(batch.texts)
+            ids, lengths = self._codec.encode(texts)
+            images = training_input(batch)
+            yield TextBatch(images, on_device(ids, images.device), torch.from_numpy(lengths), texts, batch.keys)
+
+    @property
+    def plan(self) -> LoadPlan:
+        """What is loaded."""
+        return self.loader.plan
+
+    @property
+    def stats(self) -> Stats:
+        """What was done so far."""
+        return self.loader.stats
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is, or was last, handed over."""
+        return self.loader.epoch
+
+    @property
+    def sampler(self) -> ReadyLoader:
+        """Itself: where Lightning looks for a `set_epoch` to call at the start of each epoch."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """See Loader.set_epoch."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Loader.state_dict; Lightning puts it into its checkpoints."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Loader.load_state_dict."""
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Give back processes, threads and memory; iterating again takes them again."""
+        self.loader.close()

@@ -1,0 +1,330 @@
+"""`train`: from a spec to a reader in one file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from rich.console import Console
+
+from inkmill.config.results import Results, open_results, results_folder
+from inkmill.config.spec import Spec
+from inkmill.config.train import TrainSpec
+from inkmill.crypt import Key, find_key
+from inkmill.data.loaders import Stats
+from inkmill.errors import ConfigError, ModelFileError, TrainingError
+from inkmill.files import write_json_atomic
+from inkmill.logs import kept_back
+from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.torch_file import fitting_cuts, read_any
+from inkmill.nn.narrow import cut, find_cuts
+from inkmill.nn.simulate import is_simulated
+from inkmill.perf.auto_plan import with_plan
+from inkmill.perf.loading_facts import watch_loader
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.train.batches import open_loaders
+from inkmill.train.checkpoint import choose, digest
+from inkmill.train.finetune import start_from
+from inkmill.train.int8 import start_simulating
+from inkmill.train.loop import Progress, TrainingLoop
+from inkmill.train.prepare import Prepared, prepare
+from inkmill.train.progress import Reporter, draw_curves
+from inkmill.train.ranks import ending_together
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a trained reader is and how good it is.
+
+    Attributes:
+        model: the reader's file.
+        folder: checkpoints, curves, metrics.
+        word_accuracy: of the best validation, 0..1.
+        cer: of the same validation.
+        metrics: what metrics.json holds.
+    """
+
+    model: Path
+    folder: Path
+    word_accuracy: float
+    cer: float
+    metrics: dict[str, Any]
+
+
+def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
+    """Train a reader; a run that was interrupted continues where it stopped.
+
+    Args:
+        spec: the resolved spec.
+        console: where progress goes; None keeps quiet.
+
+    Raises:
+        InkmillError: anything a user can mend.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
+    """
+    console = console or Console(quiet=True)
+    fabric, note = launch(spec.train)
+    if not fabric.is_global_zero:
+        with ending_together(fabric, lambda sentence: None):
+            return _train(spec, fabric, None, console, "")
+    results = open_results(spec, "train")
+    with ending_together(fabric, lambda sentence: results.status("FAILURE", sentence)), results:
+        return _train(spec, fabric, results, console, note)
+
+
+def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
+    folder = results.folder if results is not None else results_folder(spec, "train")
+    reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
+    reporter.say(note)
+    if spec.wandb:
+        reporter.say("wandb is accepted and has no effect here")
+    try:
+        key = find_key(spec.encryption_key)
+        checkpoint, state = choose(folder, spec.train.resume_training_checkpoint_path, key)
+        seed = _seed(spec, fabric, state, reporter)
+        if not fabric.is_global_zero:
+            fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
+        prepared = prepare(spec, folder / "check", reporter.say)
+        if fabric.is_global_zero:
+            fabric.barrier()
+        model, history = _model(spec, prepared, key, reporter, state)
+        if spec.model.quantize and state is None:
+            start_simulating(model.to(fabric.device), spec, prepared, reporter.say)
+        spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
+        with open_loaders(spec, prepared, fabric, seed) as loaders:
+            for loader in (loaders[0], *loaders[1].values()):
+                reporter.notes(loader.stats)
+            reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
+            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
+            loop.history = history
+            if checkpoint is not None and state is not None:
+                _resume(loop, spec, checkpoint, state, reporter)
+                state = None  # as large as the model and its optimiser
+            progress = loop.run()
+        return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
+    finally:
+        reporter.close()
+
+
+def launch(settings: TrainSpec) -> tuple[Fabric, str]:
+    """Return a launched Fabric and one line that says what it runs on.
+
+    Raises:
+        ConfigError: a GPU that is not there.
+    """
+    gpus = torch.cuda.device_count() if settings.device != "cpu" and settings.num_gpus else 0
+    if settings.device == "gpu" and not gpus:
+        raise ConfigError("train.device=gpu, and torch finds no GPU here; use train.device=auto to train on the CPU")
+    if not gpus:
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's; it trains on CPUs too
+        fabric = Fabric(
+            accelerator="cpu",
+            devices=processes,
+            num_nodes=settings.num_nodes,
+            strategy="ddp" if "WORLD_SIZE" in os.environ else "auto",
+            precision="32-true",
+        )
+        why = "" if settings.device == "cpu" else " (torch finds no GPU)"
+        lower = f"; {settings.precision} needs a GPU" if settings.precision in ("bf16", "fp16") else ""
+        fabric.launch()
+        return fabric, f"training on the CPU{why}, {fabric.world_size} x {torch.get_num_threads()} threads, fp32{lower}"
+    wanted = settings.gpu_ids if len(settings.gpu_ids) >= settings.num_gpus else list(range(settings.num_gpus))
+    missing = [number for number in wanted if number >= gpus]
+    if missing:
+        raise ConfigError(f"train.gpu_ids asks for GPU {missing[0]}, and this machine has {gpus} (0 to {gpus - 1})")
+    set_up_torch(settings)
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    several = len(wanted) * settings.num_nodes > 1 or "WORLD_SIZE" in os.environ
+    if several and hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+        # Fabric wraps the model on a stream of its own, as DDP's authors advise; torch warns of it in the first step.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    with kept_back(logging.INFO):  # that it computes in bf16 is said below
+        fabric = Fabric(
+            accelerator="cuda",
+            devices=wanted,
+            num_nodes=settings.num_nodes,
+            strategy=settings.distributed_strategy if several else "auto",
+            precision=cast(Any, PRECISIONS[precision]),
+        )
+    fabric.launch()
+    name = torch.cuda.get_device_name(wanted[0])
+    return fabric, f"training on {fabric.world_size} x {name}, {precision}"
+
+
+def set_up_torch(settings: TrainSpec) -> None:
+    """Set what holds for the whole process where it trains on a GPU: threads, cuDNN, precision of products."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        # With the model on a GPU torch's CPU threads have next to nothing to do, and between two small jobs they spin:
+        # on 16 cores they took seven of them, which the loader's processes and the launching of kernels then lacked.
+        torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = settings.cudnn.benchmark
+    torch.backends.cudnn.deterministic = settings.cudnn.deterministic
+    torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
+
+
+def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, reporter: Reporter) -> int:
+    seed = spec.train.seed
+    if seed < 0:
+        seed = secrets.randbelow(2**31)
+        if state is not None:  # a run that resumes goes on in the order it began with
+            seed = state.get("loader", {}).get("seed", seed)
+        seed = int(fabric.broadcast(seed))
+        reporter.say(f"seed {seed}")
+    torch.manual_seed(seed)  # the same on every rank: the weights must start alike
+    return seed
+
+
+def _model(
+    spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, state: dict[str, Any] | None
+) -> tuple[Recognizer, list[dict[str, Any]]]:
+    """Return the model, and how that was made which it begins with.
+
+    Only a run that starts takes pretrained weights, for one that resumes has its own.
+    """
+    starts = state is None
+    path, told = _first_weights(spec), []
+    history: list[dict[str, Any]] = []
+    if starts and spec.model.quantize and path is None:
+        raise ConfigError(
+            "model.quantize fine-tunes a trained reader with simulated int8: give train.pretrained_model_path=FILE"
+        )
+    own = {
+        "backbone_pretrained": starts and spec.model.backbone_pretrained,
+        "quantize": spec.model.quantize and not starts,
+    }
+    settings = spec.model.model_copy(update=own)
+    model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
+    if state is not None:
+        _as_narrow_as(state, model, path, key)
+    elif path is not None:
+        listed = None
+        if spec.train.pretrained_character_list:
+            listed = Charset.from_file(spec.train.pretrained_character_list)
+        report = start_from(model, prepared.charset, path, listed, key)
+        if is_simulated(model) and not spec.model.quantize:
+            raise ConfigError(
+                f"{path} was trained for int8: go on from it with model.quantize=true, or start from the reader that "
+                "it was made from"
+            )
+        history = report.history
+        told = [
+            f"fine-tuning from {path}",
+            *(f"  {line}" for line in (*(listed.notes if listed else ()), *report.lines())),
+        ]
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    reporter.say(
+        f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
+        f"{spec.model.prediction}, "
+        f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
+        f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_fit})"
+    )
+    for line in told:
+        reporter.say(line)
+    return model, history
+
+
+def _first_weights(spec: Spec) -> Path | None:
+    """Return the file that a run starts from; TAO's keys for special ones mean the same as the general one."""
+    model = spec.model
+    if model.quantize_model_path and not model.quantize:
+        raise ConfigError("model.quantize_model_path starts quantisation-aware training: add model.quantize=true")
+    keys = {
+        "train.pretrained_model_path": spec.train.pretrained_model_path,
+        "model.pruned_graph_path": model.pruned_graph_path,
+        "model.quantize_model_path": model.quantize_model_path,
+    }
+    given = {path for path in keys.values() if path}
+    if len(given) > 1:
+        raise ConfigError(
+            f"{' and '.join(key for key, path in keys.items() if path)} name different files; a run starts from one: "
+            "leave the other key out"
+        )
+    return Path(given.pop()) if given else None
+
+
+def _as_narrow_as(state: dict[str, Any], model: Recognizer, path: Path | None, key: Key | None) -> None:
+    """Give `model` the sizes of a checkpoint's layers; refuse one that did not begin with the pruned file `path`."""
+    cuts = find_cuts(model.state_dict(), state.get("model", {}))
+    cut(model, cuts)
+    if path is None or not path.is_file():  # what a run began with may be gone by now
+        return
+    weights, card = read_any(path, key)
+    pruned = fitting_cuts(path, card, weights) if card is not None else {}
+    known = model.state_dict().keys()  # without the batch norms of the file where int8 is simulated
+    if any(cuts.get(name) != less for name, less in pruned.items() if name in known):
+        raise ConfigError(
+            f"results_dir holds the checkpoint of a run that began with another model than the pruned {path}: give "
+            "another results_dir, or leave the file out to go on with that run"
+        )
+
+
+def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], reporter: Reporter) -> None:
+    if "progress" not in state:
+        raise ModelFileError(
+            f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"
+        )
+    before = ReaderCard.from_json(state["reader"], str(path))
+    differs = _differences(before, loop.prepared.card(spec, {}))
+    if state.get("optimizer_name", spec.train.optim.name) != spec.train.optim.name:
+        differs.append("train.optim.name")
+    if differs:
+        raise ConfigError(
+            f"{path}: this run began with another {', '.join(differs)}; give another results_dir, "
+            f"or fine-tune from it with train.pretrained_model_path={path}"
+        )
+    loop.resume(state)
+    loop.history = before.history()[:-1]  # its last step is this run
+    if given := spec.train.resume_training_checkpoint_path:
+        loop.branched_from, loop.spare = digest(Path(given)), Path(given)
+    progress = loop.progress
+    reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
+
+
+def _differences(before: ReaderCard, now: ReaderCard) -> list[str]:
+    names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
+    of_start = ("backbone_pretrained", "pruned_graph_path", "quantize_model_path")
+    wrong = [f"model.{name}" for name in names if name not in of_start]
+    wrong += [
+        name for name in ("charset", "max_label_length", "normalise") if getattr(before, name) != getattr(now, name)
+    ]
+    return wrong
+
+
+def _finish(
+    prepared: Prepared, progress: Progress, stats: Stats, folder: Path, fabric: Fabric, reporter: Reporter
+) -> TrainResult:
+    if not progress.best:
+        raise TrainingError("no validation took place, so there is no best model; lower train.validation_interval")
+    metrics = dict(progress.best) | {
+        "epochs": progress.epoch,
+        "steps": progress.step,
+        "history": progress.history,
+        "data": prepared.summary(),
+        "skipped": stats.skipped,
+        "waiting": reporter.run_ends(),
+        "machine": f"{platform.processor() or platform.machine()}, torch {torch.__version__}",
+    }
+    model = folder / "best_accuracy.safetensors"
+    if fabric.is_global_zero:
+        write_json_atomic(folder / "metrics.json", metrics)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # matplotlib's font cache and log axes of a single epoch
+            draw_curves(folder / "curves.png", progress.history)
+        reporter.say(
+            f"best: word accuracy {progress.best['word_accuracy']:.2%}, CER {progress.best['cer']:.2%} "
+            f"at epoch {progress.best['epoch']}; {model}"
+        )
+    return TrainResult(model, folder, progress.best["word_accuracy"], progress.best["cer"], metrics)

@@ -1,0 +1,133 @@
+"""The DALI loader on a GPU: the samples of every other loader, their pixels within the tolerances of docs/dali.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from captcha_source import CaptchaSource
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment import Augmentation, apply_cv
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("nvidia.dali")
+
+from inkmill.data.augment.spec import parse_ops  # noqa: E402
+from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
+from inkmill.data.loaders.dali.augment import apply_dali  # noqa: E402
+from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
+
+pytestmark = [
+    pytest.mark.dali,
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+PLACEMENTS = [("cpu", "cpu"), ("cpu", "gpu"), ("mixed", "gpu")]
+STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
+
+# op -> its values; largest mean and largest difference from OpenCV on the GPU, of 255
+OPS = [
+    ({"op": "rotate", "degrees": [-15, 15]}, 0.5, 16),
+    ({"op": "perspective", "p": 0.7}, 0.5, 16),
+    ({"op": "curve", "p": 0.5}, 0.5, 16),
+    ({"op": "elastic", "p": 0.5}, 0.5, 16),
+    ({"op": "contrast", "p": 0.7, "factor": [0.5, 1.5]}, 0.5, 1),
+    ({"op": "hue", "p": 0.7, "degrees": [-90, 90]}, 0.5, 1),
+    ({"op": "invert", "p": 0.5}, 0, 0),
+    ({"op": "blur", "p": 0.5, "sigma": [0.3, 4]}, 0.5, 2),
+    ({"op": "noise", "p": 0.5, "std": [2, 25]}, 0.5, 1),
+    ({"op": "jpeg", "p": 0.5, "quality": [20, 95]}, 1.5, 64),
+    ({"op": "cutout", "p": 0.6, "count": 3}, 0, 0),
+]
+
+
+@pytest.fixture(scope="module")
+def plan(captcha_plan: Callable[..., LoadPlan], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadPlan]:
+    """Like captcha_plan, of opaque JPEG files, which NVIDIA's decoder takes."""
+    folder = tmp_path_factory.mktemp("jpeg")
+    captchas = captcha_plan().source
+    (folder / "images").mkdir()
+    for index, name in enumerate(captchas.names):
+        image = decode(captchas.get(index).image, 3)[:, :, ::-1]
+        (folder / name).write_bytes(cv2.imencode(".jpg", image)[1].tobytes())
+    return lambda **changes: LoadPlan(
+        CaptchaSource(folder, captchas.names), **({"fit": Fit(32, 64, 3), "batch_size": 8, "seed": 3} | changes)
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("op", "mean", "largest"), OPS, ids=[op["op"] for op, _, _ in OPS])
+def test_an_op_shows_what_opencv_shows(
+    captcha_plan: Callable[..., LoadPlan], channels: Any, op: dict[str, Any], mean: float, largest: int
+) -> None:
+    images = next(iter(make_loader(captcha_plan(fit=Fit(32, 128, channels), batch_size=64)))).images
+    table = Augmentation(parse_ops([op])).draw(3, 5, np.arange(64), 32, 128)
+    difference = np.abs(apply_dali(images, table, "gpu").astype(int) - apply_cv(images, table))
+    assert difference.mean() <= mean
+    assert difference.max() <= largest
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_fitted_pictures_are_those_of_opencv(
+    plan: Callable[..., LoadPlan], decoder: Any, augment: Any, mode: Any, channels: Any
+) -> None:
+    inline = make_loader(plan(fit=Fit(32, 160, channels, mode)))
+    with DaliLoader(inline.plan, decoder, augment, device_id=0) as dali:
+        for batch, expected in zip(dali, inline, strict=True):
+            assert batch.images.device == torch.device("cuda:0")
+            assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
+            difference = np.abs(batch.images.cpu().numpy().astype(int) - expected.images)
+            assert difference.mean() < (0.5 if decoder == "mixed" else 0.25)
+            assert difference.max() <= (8 if decoder == "mixed" else 2)
+
+
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_resume_and_epochs_are_exact(
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], decoder: Any, augment: Any
+) -> None:
+    def written(batches: Any) -> Any:
+        return snapshot([type(b)(b.images.cpu(), b.widths, b.targets, b.keys, b.index) for b in batches])
+
+    with DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0) as dali:
+        epochs = [list(dali) for _ in range(3)]  # kept, so that memory used again would show
+        whole = [written(epoch) for epoch in epochs]
+        for epoch in whole:
+            assert sorted(key for batch in epoch for key in batch[0]) == sorted(dali.plan.source.names)
+        dali.set_epoch(1)
+        list(islice(dali, 4))
+        state = dali.state_dict()
+        list(islice(dali, 2))
+        dali.load_state_dict(state)
+        assert written(dali) == whole[1][4:]
+
+
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+    wanted = plan(augmentation=STRONG)
+    with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, feeders=2) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            assert batch.keys == expected.keys
+            images = apply_torch(batch.images, batch.extra["changes"].table, compiled=False).cpu().numpy()
+            assert np.abs(images.astype(int) - expected.images).mean() < 1
+
+
+@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+def test_processes_feed_the_same_bytes_as_threads(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, feeders=n) for n in (0, 2)]
+    for _ in range(2):
+        for batch, other in zip(*loaders, strict=True):
+            assert batch.keys == other.keys
+            assert torch.equal(batch.images, other.images)
+    for loader in loaders:
+        loader.close()

@@ -1,0 +1,293 @@
+"""The DALI loader without a GPU: the samples of every other loader, their pixels within rounding, exact resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from captcha_source import CaptchaSource
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment import Augmentation
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.types import Batch
+from inkmill.errors import ConfigError, DataError
+
+pytest.importorskip("nvidia.dali")
+pytestmark = pytest.mark.dali
+
+from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
+
+STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
+
+
+@pytest.fixture(scope="module")
+def crops(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> CaptchaSource:
+    """67 crops of many sizes: JPEG in colour and gray, PNG with and without transparency."""
+    folder = tmp_path_factory.mktemp("crops")
+    random = np.random.default_rng(7)
+    names = [line.split("\t")[0] for line in (captchas / "labels.tsv").read_text().splitlines()[:67]]
+    for number, name in enumerate(names):
+        data = (captchas / name).read_bytes()
+        if number % 8 != 7:  # the captchas themselves are transparent
+            image = decode(data, 3)
+            top, left = random.integers(0, 20), random.integers(0, 60)
+            image = np.ascontiguousarray(image[top : random.integers(30, 80), left : random.integers(80, 240), ::-1])
+            shown = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY) if number % 8 == 6 else image
+            data = cv2.imencode(".png" if number % 8 == 5 else ".jpg", shown)[1].tobytes()
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    return CaptchaSource(folder, names)
+
+
+@pytest.fixture(scope="module")
+def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
+    def planned(source: CaptchaSource = crops, **changes: Any) -> LoadPlan:
+        return LoadPlan(source, **({"fit": Fit(32, 96, 3), "batch_size": 8, "seed": 3} | changes))
+
+    return planned
+
+
+@pytest.fixture(scope="module")
+def loader(plan: Callable[..., LoadPlan]) -> Iterator[DaliLoader]:
+    with DaliLoader(plan(augmentation=STRONG), threads=1) as loader:
+        yield loader
+
+
+@pytest.fixture(scope="module")
+def reference(loader: DaliLoader, snapshot: Callable[..., Any]) -> list[Any]:
+    loader.set_epoch(0)
+    return [snapshot(loader) for _ in range(3)]
+
+
+def spread(source: CaptchaSource, folder: Path, index: int, data: bytes) -> CaptchaSource:
+    """Return the source with one image replaced."""
+    for name in source.names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((source.folder / name).read_bytes())
+    (folder / source.names[index]).write_bytes(data)
+    return CaptchaSource(folder, source.names)
+
+
+@pytest.fixture
+def poisoned(crops: CaptchaSource, tmp_path: Path) -> CaptchaSource:
+    """The crops, one of which looks whole and kills a pipeline: a JPEG whose tables are gone."""
+    index = 9
+    data = (crops.folder / crops.names[index]).read_bytes()
+    return spread(crops, tmp_path, index, data.replace(b"\xff\xdb", b"\xff\xfe"))
+
+
+def assert_same_samples(batch: Batch, expected: Batch) -> None:
+    assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
+    assert np.array_equal(batch.index, expected.index)
+    assert np.array_equal(batch.widths, expected.widths)
+    assert batch.images.shape == expected.images.shape
+    assert batch.images.dtype == np.uint8
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
+def test_fitted_pictures_are_those_of_opencv_within_rounding(
+    plan: Callable[..., LoadPlan], mode: FitMode, channels: Any
+) -> None:
+    wanted = plan(fit=Fit(32, 160, channels, mode))
+    inline = make_loader(wanted)
+    with DaliLoader(inline.plan, threads=1) as dali:
+        for batch, expected in zip(dali, inline, strict=True):
+            assert_same_samples(batch, expected)
+            difference = np.abs(batch.images.astype(int) - expected.images)
+            assert difference.mean() < 0.25
+            assert difference.max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["stretch", "pad"])
+def test_large_pictures_are_halved_as_often_as_by_opencv(
+    plan: Callable[..., LoadPlan], crops: CaptchaSource, tmp_path: Path, mode: FitMode
+) -> None:
+    (tmp_path / "images").mkdir()
+    names = crops.names[:12]
+    for number, name in enumerate(names):
+        image = decode((crops.folder / name).read_bytes(), 3)[:, :, ::-1]
+        large = cv2.resize(image, (90 + number * 130, 40 + number * 40), interpolation=cv2.INTER_CUBIC)
+        (tmp_path / name).write_bytes(cv2.imencode(".jpg", large)[1].tobytes())
+    wanted = plan(CaptchaSource(tmp_path, names), fit=Fit(32, 96, 3, mode))
+    with DaliLoader(wanted, threads=1) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            assert_same_samples(batch, expected)
+            assert np.abs(batch.images.astype(int) - expected.images).max() <= 3
+
+
+def test_augmented_pictures_are_those_of_opencv(plan: Callable[..., LoadPlan]) -> None:
+    wanted = plan(augmentation=STRONG)
+    with DaliLoader(wanted, threads=1) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            assert_same_samples(batch, expected)
+            assert np.abs(batch.images.astype(int) - expected.images).mean() < 0.6
+
+
+def test_changes_for_another_engine_are_handed_over(plan: Callable[..., LoadPlan]) -> None:
+    wanted = plan(augmentation=STRONG, engine="none")
+    with DaliLoader(wanted, threads=1) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            one, two = (some.extra["changes"].table.values for some in (batch, expected))
+            assert np.array_equal(one, two)
+            assert np.abs(batch.images.astype(int) - expected.images).max() <= 2
+
+
+def test_three_epochs_lose_and_repeat_nothing(loader: DaliLoader) -> None:
+    loader.set_epoch(10)
+    orders = []
+    for _ in range(3):
+        batches = list(loader)
+        assert [len(batch) for batch in batches] == [8] * 8 + [3]
+        orders.append([key for batch in batches for key in batch.keys])
+        assert sorted(orders[-1]) == sorted(loader.plan.source.key(i) for i in range(67))
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("position", [0, 1, 5, 8, 9])
+def test_resume_gives_the_remaining_batches(
+    loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any], position: int
+) -> None:
+    loader.set_epoch(1)
+    list(islice(loader, position))
+    state = json.loads(json.dumps(loader.state_dict()))
+    list(islice(loader, 2))  # whatever happens in between
+    loader.load_state_dict(state)
+    assert snapshot(loader) == (reference[2] if position == 9 else reference[1][position:])
+
+
+def test_resume_in_a_new_loader_gives_the_same_bytes(
+    plan: Callable[..., LoadPlan], reference: list[Any], snapshot: Callable[..., Any]
+) -> None:
+    with make_loader(plan(augmentation=STRONG)) as inline:
+        list(islice(inline, 6))
+        state = inline.state_dict()
+    with DaliLoader(plan(augmentation=STRONG), threads=2) as resumed:
+        resumed.load_state_dict(state)
+        assert snapshot(resumed) == reference[0][6:]
+
+
+def test_leaving_an_epoch_early_begins_the_next_one(
+    loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any]
+) -> None:
+    loader.set_epoch(0)
+    assert snapshot(islice(loader, 2)) == reference[0][:2]
+    assert snapshot(islice(loader, 1)) == reference[1][:1]
+    assert snapshot(loader) == reference[2]
+
+
+def test_a_closed_loader_starts_again(loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any]) -> None:
+    loader.close()
+    loader.close()
+    loader.set_epoch(2)
+    assert snapshot(loader) == reference[2]
+
+
+def test_batches_stay_as_they_are_while_the_loader_goes_on(loader: DaliLoader, snapshot: Callable[..., Any]) -> None:
+    loader.set_epoch(0)
+    batches = list(loader)
+    before = snapshot(batches)
+    list(loader)
+    assert snapshot(batches) == before
+
+
+def test_ranks_share_each_epoch(plan: Callable[..., LoadPlan]) -> None:
+    expected = [batch.keys for batch in make_loader(plan(batch_size=16))]
+    loaders = [DaliLoader(plan(batch_size=4, rank=rank, world_size=4), threads=1) for rank in range(4)]
+    parts = [list(loader) for loader in loaders]
+    assert [[key for part in row for key in part.keys] for row in zip(*parts, strict=True)] == expected
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_rank_without_rows_gets_an_empty_batch(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
+    few = CaptchaSource(crops.folder, crops.names[:9])
+    with DaliLoader(plan(few, batch_size=2, rank=0, world_size=4, augmentation=STRONG), threads=1) as loader:
+        batches = list(loader)
+    assert [batch.images.shape for batch in batches] == [(2, 32, 96, 3), (0, 32, 96, 3)]
+
+
+@pytest.mark.parametrize("tier", ["ram", "disk"])
+def test_kept_pictures_are_only_augmented(plan: Callable[..., LoadPlan], tmp_path: Path, tier: Any) -> None:
+    wanted = plan(augmentation=STRONG, keep=Keep(tier, folder=tmp_path))
+    expected = list(make_loader(plan(augmentation=STRONG)))
+    with DaliLoader(wanted, threads=1) as dali:
+        for epoch in (0, 0):
+            dali.set_epoch(epoch)
+            for batch, other in zip(dali, expected, strict=True):
+                assert_same_samples(batch, other)
+                assert np.abs(batch.images.astype(int) - other.images).mean() < 0.5
+        assert dali.stats.kept >= 67
+
+
+def test_a_picture_that_kills_the_pipeline_is_an_error_that_names_it(
+    plan: Callable[..., LoadPlan], poisoned: CaptchaSource
+) -> None:
+    key = poisoned.names[9]
+    with DaliLoader(plan(poisoned), threads=1) as loader, pytest.raises(DataError, match=f"sample '{key}' of captchas"):
+        list(loader)
+
+
+def test_a_pipeline_that_died_is_built_anew_without_the_bad_sample(
+    plan: Callable[..., LoadPlan], poisoned: CaptchaSource
+) -> None:
+    bad = poisoned.names[9]
+    with DaliLoader(plan(poisoned, on_bad_sample="skip", max_bad=0.05, augmentation=STRONG), threads=1) as loader:
+        for epoch in (1, 2):
+            keys = [key for batch in loader for key in batch.keys]
+            assert sorted(keys) == sorted(set(poisoned.names) - {bad})
+            assert loader.stats.left_out == epoch
+        assert [key for keys in loader.stats.skipped.values() for key in keys] == [bad]
+        assert sum("pipeline died" in note for note in loader.stats.notes) == 1
+
+
+def test_a_picture_cut_short_is_found_before_dali_sees_it(
+    plan: Callable[..., LoadPlan], crops: CaptchaSource, tmp_path: Path
+) -> None:
+    whole = (crops.folder / crops.names[0]).read_bytes()
+    source = spread(crops, tmp_path, 0, whole[: len(whole) // 2])
+    with DaliLoader(plan(source, on_bad_sample="skip", max_bad=0.05), threads=1) as loader:
+        assert sum(len(batch) for batch in loader) == 66
+        assert list(loader.stats.skipped) == ["the JPEG is cut short: it has no end marker"]
+        assert not any("died" in note for note in loader.stats.notes)
+
+
+def test_a_gpu_that_dali_cannot_use_is_an_error_that_helps(
+    plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("DALI could use it")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with (
+        DaliLoader(plan(), decode="mixed", augment="gpu", device_id=0, threads=1) as loader,
+        pytest.raises(ConfigError, match=r"DALI does not start here: .*CUDA.* \(set dataset.loader=workers\)"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"decode": "mixed"}, "decode=mixed leaves images on the GPU: set augment=gpu"),
+        ({"augment": "gpu"}, "need a GPU: set device_id"),
+        ({"decode": "mixed", "augment": "gpu"}, "need a GPU: set device_id"),
+        ({"device_id": 99}, "device_id=99 is not there"),
+        ({"decode": "gpu"}, "decode is cpu or mixed"),
+    ],
+)
+def test_a_stage_without_its_device_is_refused(
+    plan: Callable[..., LoadPlan], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        DaliLoader(plan(), **options)

@@ -1,0 +1,174 @@
+"""DALI fed by processes: the same bytes as when it is fed by threads, and processes that die or fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from itertools import islice
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from captcha_source import CaptchaSource, PaintedSource
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment import Augmentation
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.decode import decode
+from inkmill.data.pipeline.resize import Fit
+from inkmill.errors import DataError
+
+pytest.importorskip("nvidia.dali")
+pytestmark = pytest.mark.dali
+
+from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
+from inkmill.data.loaders.dali.workers import pack, unpack  # noqa: E402
+
+STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
+
+
+@pytest.fixture(scope="module")
+def crops(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> CaptchaSource:
+    """67 captchas, of which every third is a transparent PNG and the others are JPEGs of many sizes."""
+    folder = tmp_path_factory.mktemp("crops")
+    (folder / "images").mkdir()
+    source = CaptchaSource.first(captchas, 67)
+    for index, name in enumerate(source.names):
+        data = source.get(index).image
+        if index % 3:
+            image = decode(data, 3)[: 30 + index // 2, : 80 + index, ::-1]
+            data = cv2.imencode(".jpg", np.ascontiguousarray(image))[1].tobytes()
+        (folder / name).write_bytes(data)
+    return CaptchaSource(folder, source.names)
+
+
+@pytest.fixture
+def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
+    def planned(source: Any = crops, **changes: Any) -> LoadPlan:
+        return LoadPlan(
+            source, **({"fit": Fit(32, 96, 3), "batch_size": 8, "seed": 3, "augmentation": STRONG} | changes)
+        )
+
+    return planned
+
+
+def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
+    return DaliLoader(plan, threads=1, feeders=processes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": "none"},
+        {"fit": Fit(32, 160, 1, "height")},
+        {"keep": Keep("ram")},
+    ],
+    ids=["augmented", "changes left", "buckets", "kept"],
+)
+def test_processes_feed_the_same_bytes_as_threads(
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    wanted = make_loader(plan(**changes)).plan  # measures the buckets
+    with fed_by(wanted, 0) as threads, fed_by(wanted, 2) as processes:
+        for _ in range(2):
+            first, second = list(threads), list(processes)
+            assert snapshot(second) == snapshot(first)
+            for batch, other in zip(first, second, strict=True):
+                assert ("changes" in batch.extra) == (wanted.engine == "none")
+                if "changes" in batch.extra:
+                    one, two = (some.extra["changes"].table.values for some in (batch, other))
+                    assert np.array_equal(one, two)
+        # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
+        least, most = (67 - 2 * wanted.batch_size, 67) if wanted.keep.tier == "ram" else (0, 0)
+        assert all(least <= loader.stats.kept <= most for loader in (threads, processes))
+        assert not any("pass through a pipe" in note for note in processes.stats.notes)
+        list(islice(processes, 3))
+        state = processes.state_dict()
+        threads.load_state_dict(state)
+        processes.load_state_dict(state)
+        assert snapshot(processes) == snapshot(threads)
+    assert not active_children()
+
+
+def test_polygons_follow_their_pictures(plan: Callable[..., LoadPlan]) -> None:
+    wanted = plan(PaintedSource(9), batch_size=3)
+    with fed_by(wanted, 1) as dali:
+        for batch, expected in zip(dali, make_loader(wanted), strict=True):
+            for target, other in zip(batch.targets, expected.targets, strict=True):
+                assert type(target) is type(other)
+                for points, others in zip(getattr(target, "points", ()), getattr(other, "points", ()), strict=True):
+                    assert np.allclose(points, others)
+        assert dali.stats.regions
+
+
+def test_bad_samples_are_skipped_and_counted(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
+    source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
+    with fed_by(plan(source, on_bad_sample="skip", max_bad=0.05), 1) as loader:
+        for epoch in (1, 2):
+            assert sorted(key for batch in loader for key in batch.keys) == sorted(
+                name for index, name in enumerate(crops.names) if index != 9
+            )
+            assert loader.stats.left_out == epoch
+        assert [key for keys in loader.stats.skipped.values() for key in keys] == [crops.names[9]]
+
+
+def test_a_bad_sample_is_an_error_that_names_it(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
+    source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
+    with fed_by(plan(source), 1) as loader, pytest.raises(DataError, match=f"sample '{crops.names[9]}' of captchas"):
+        list(loader)
+
+
+def test_a_process_that_dies_is_told_and_replaced(plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]) -> None:
+    with fed_by(plan(), 1) as loader, fed_by(plan(), 0) as other:
+        next(iter(loader))
+        os.kill(active_children()[0].pid or 0, signal.SIGKILL)
+        with pytest.raises(DataError, match=r"inkmill-loader-0 \(pid \d+\) was killed by SIGKILL"):
+            list(loader)
+        loader.set_epoch(5)
+        other.set_epoch(5)
+        assert snapshot(loader) == snapshot(other)
+
+
+def test_a_bug_comes_back_with_its_traceback(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
+    looked_at = np.linspace(0, 66, 64).astype(int)  # for the size of the memory; a bug there is raised at once
+    source = CaptchaSource(crops.folder, crops.names, buggy=frozenset(range(67)) - set(looked_at.tolist()))
+    with fed_by(plan(source), 1) as loader, pytest.raises(RuntimeError, match="ZeroDivisionError: a bug in a source"):
+        list(loader)
+
+
+def test_a_batch_larger_than_its_memory_passes_through_the_pipe(
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inkmill.data.loaders.dali.workers.slot_bytes", lambda plan, feed, fitted: 20_000)
+    with fed_by(plan(), 1) as loader, fed_by(plan(), 0) as other:
+        assert snapshot(loader) == snapshot(other)
+        assert any("pass through a pipe" in note for note in loader.stats.notes)
+
+
+def test_columns_are_read_as_they_were_written() -> None:
+    memory = np.zeros(4096, np.uint8)
+    pictures = memory[:60].reshape(2, 5, 6)
+    pictures[...] = 7
+    columns = {
+        "images": pictures,
+        "flag": np.array([True, False]),
+        "ragged": [np.ones((1, 1), np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)],
+        "huge": np.arange(9000, dtype=np.uint8),
+        "numbers": np.array([[1.5], [2.5]], np.float32),
+    }
+    places, sent = pack(columns, memory)
+    found = unpack(places, memory)
+    assert sent
+    assert list(found) == list(columns)
+    for name, column in columns.items():
+        arrays, others = (c if isinstance(c, list) else [c] for c in (column, found[name]))
+        for array, other in zip(arrays, others, strict=True):
+            assert array.dtype == other.dtype
+            assert np.array_equal(array, other)
+    assert all(np.shares_memory(found[name], memory) for name in ("images", "flag", "numbers"))

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+
+import inkmill
+from inkmill.cli.main import run
+from inkmill.config.load import load_spec
+from inkmill.config.spec import Spec
+from inkmill.deploy.quantize.graph import find_layers, load_graph, measure_ranges
+from inkmill.deploy.quantize.run import quantize
+from inkmill.deploy.quantize.search import Chosen, rank, search
+from inkmill.errors import ConfigError, InkmillError, ModelFileError
+from inkmill.runtime.onnx import OnnxReader
+from inkmill.train.run import train
+
+pytestmark = pytest.mark.slow  # the reader that is quantised must read
+
+
+@pytest.fixture(scope="module")
+def trained(writable_captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with reader.safetensors, which reads some captchas, and reader.onnx; and the labels, few.tsv."""
+    folder = tmp_path_factory.mktemp("quantize")
+    lines = (writable_captchas / "labels.tsv").read_text("utf-8").splitlines()
+    labels = writable_captchas / "few_to_quantise.tsv"
+    labels.write_text("\n".join(lines[::5][:1000]) + "\n", "utf-8")
+    small = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=8"]
+    learn = ["train.num_epochs=7", "train.optim.name=adamw", "train.optim.lr=3e-3", "dataset.batch_size=16"]
+    here = [f"dataset.train={labels}", f"results_dir={folder}", "dataset.workers=0", "train.device=cpu"]
+    (folder / "reader.safetensors").write_bytes(train(load_spec(None, [*small, *learn, *here])).model.read_bytes())
+    (folder / "few.tsv").symlink_to(labels)
+    quantize(spec_for(folder, "reader.safetensors", "quantize.calibration_images=64", "quantize.max_drop=1"))
+    (folder / "reader.onnx").write_bytes((folder / "quantize" / "float.onnx").read_bytes())
+    return folder
+
+
+def spec_for(folder: Path, model: str, *overrides: str) -> Spec:
+    data = [f"dataset.train={(folder / 'few.tsv').resolve()}", f"results_dir={folder}"]
+    return load_spec(None, [f"quantize.model_path={folder / model}", *data, *overrides])
+
+
+def nodes(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def test_int8_reads_captchas_as_float_does(trained: Path, captchas: Path) -> None:
+    path = quantize(
+        spec_for(trained, "reader.onnx", f"quantize.quantized_file={trained}/again.onnx", "quantize.max_drop=0.02")
+    )
+    report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
+    before, after = report["before"], report["after"]
+    assert before["word_accuracy"] > 0
+    assert after["word_accuracy"] >= before["word_accuracy"] - 0.02
+    assert report["strings_equal"] > 0.7
+    assert after["bytes"] == path.stat().st_size < 0.5 * before["bytes"]
+    assert after["images_per_second"]["batch_32"]["median"] > 0
+    assert (report["checked"]["count"], report["calibration"]["count"]) == (100, 512)
+    assert nodes(path)["QuantizeLinear"] >= len(report["layers"]["int8"]) > 8
+    images = sorted((captchas / "images").iterdir())[:50]
+    floats, ints = (inkmill.load(one, "cpu").read(images) for one in (trained / "reader.onnx", path))
+    assert sum(a.text == b.text for a, b in zip(floats, ints, strict=True)) > 35
+    card = json.loads(path.with_name("again.onnx.card.json").read_text("utf-8"))
+    assert [one["verb"] for one in card["made"]] == ["train", "export", "quantize"]
+    assert not card["metrics"]  # they were the float reader's
+    assert list(card["speeds"].values()) == [round(one["median"], 1) for one in after["images_per_second"].values()]
+    assert [name.partition(", ")[2].partition(", ")[0] for name in card["speeds"]] == ["batch 1", "batch 32"]
+    assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
+    assert (trained / "quantize" / "export" / "metrics.json").exists()
+    assert not (trained / "export").exists()  # what an export of the user's own would have left
+
+
+def test_pictures_without_labels_are_compared_by_their_strings(trained: Path) -> None:
+    folder = f"dataset.quant_calibration_dataset.images_dir={(trained / 'few.tsv').resolve().parent / 'images'}"
+    spec = spec_for(trained, "reader.onnx", folder, "dataset.train=[]", f"quantize.quantized_file={trained}/some.onnx")
+    spec.quantize.calibration_images, spec.quantize.max_drop = 100, 1.0
+    quantize(spec)
+    report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
+    assert report["before"]["word_accuracy"] is None
+    assert report["drop"] == pytest.approx(1 - report["strings_equal"])
+    assert report["checked"] == report["calibration"]
+    assert report["checked"]["count"] == 100
+
+
+def test_the_most_sensitive_layers_stay_in_float_until_the_bound_holds(trained: Path, captchas: Path) -> None:
+    reader = OnnxReader(trained / "reader.onnx", "cpu")
+    model = load_graph((trained / "reader.onnx").read_bytes(), "reader.onnx")
+    layers = find_layers(model)
+    pictures = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in sorted((captchas / "images").iterdir())[:8]]
+    images = np.stack([reader.fit.apply(picture[..., None])[0] for picture in pictures])
+    ranges = measure_ranges(model, layers, images)
+    in_int8 = 0
+
+    def open_reader(graph: Any) -> OnnxReader:
+        nonlocal in_int8
+        in_int8 = sum(
+            tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) > 1 for tensor in graph.graph.initializer
+        )
+        graph = deepcopy(graph)
+        graph.metadata_props.add(key="inkmill", value=reader.card.to_json())
+        (trained / "tried.onnx").write_bytes(graph.SerializeToString())
+        return OnnxReader(trained / "tried.onnx", "cpu")
+
+    def found(most: int) -> Chosen:
+        """The search where more than `most` layers in int8 cost everything."""
+        return search(
+            model,
+            layers,
+            ranges,
+            open_reader=open_reader,
+            drop_of=lambda _: float(in_int8 > most),
+            images=images,
+            max_drop=0.01,
+        )
+
+    chosen = found(len(layers) - 3)
+    assert [one["in_float"] for one in chosen.tried] == [0, 1, 2, 4]
+    assert chosen.in_float == rank(model, layers, ranges, open_reader, images)[:4]
+    assert len(found(1).in_float) == len(layers) - 1
+    with pytest.raises(InkmillError, match=r"more than quantize\.max_drop=0\.01"):
+        found(0)
+
+
+def test_skipped_layers_keep_their_weights_in_float(trained: Path) -> None:
+    spec = spec_for(trained, "reader.onnx", "quantize.skip_names=[backbone.convolutions.0.*, Linear]")
+    spec.quantize.max_drop = 1.0
+    path = quantize(spec)
+    assert path == trained / "reader_int8.onnx"
+    report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
+    assert "backbone.convolutions.0.0" in report["layers"]["float"]
+    assert all(name.startswith("backbone.convolutions") or "position" in name for name in report["layers"]["int8"])
+    spec.quantize.skip_names = ["backbone.*"]  # linear layers too, whose weights the exporter lays out anew
+    quantize(spec)
+    report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
+    assert report["layers"]["int8"]
+    assert all(name.startswith("head") for name in report["layers"]["int8"])
+    spec.quantize.skip_names = ["backbone.nothing"]
+    with pytest.raises(ConfigError, match=r"no layer is called 'backbone\.nothing'"):
+        quantize(spec)
+    spec.quantize.skip_names = ["*"]
+    with pytest.raises(ConfigError, match="no layer is left"):
+        quantize(spec)
+
+
+def test_an_encrypted_reader_stays_encrypted(trained: Path) -> None:
+    (trained / "secret").mkdir(exist_ok=True)
+    spec = spec_for(trained, "reader.safetensors", f"results_dir={trained}/secret", "encryption_key=sesame")
+    spec.quantize.quantized_file, spec.quantize.calibration_images = f"{trained}/secret/int8.onnx", 32
+    spec.quantize.max_drop = 1.0
+    path = quantize(spec)
+    for written in (path, trained / "secret" / "quantize" / "float.onnx"):
+        assert written.read_bytes().startswith(b"inkmillE")
+    with pytest.raises(ModelFileError, match="encrypted"):
+        inkmill.load(path)
+    assert inkmill.load(path, "cpu", encryption_key="sesame").card.charset == list("0123456789")
+
+
+def test_mistakes_are_one_sentence(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["quantize"]) == 2
+    assert "quantize needs quantize.model_path" in capsys.readouterr().err
+    reader = f"{trained}/reader.onnx"
+    spec = spec_for(trained, "reader.onnx", "dataset.train=[]")
+    with pytest.raises(ConfigError, match=r"give dataset\.train=PATH"):
+        quantize(spec)
+    for name, message in {reader: "is the model itself", f"{trained}/small.pth": r"ends in \.onnx"}.items():
+        spec.quantize.quantized_file = name
+        with pytest.raises(ConfigError, match=message):
+            quantize(spec)
+    with pytest.raises(ConfigError, match="is quantised already"):
+        quantize(spec_for(trained, "reader_int8.onnx"))  # of the fixture
+
+
+def test_the_verb_prints_the_table(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = [f"dataset.train={(trained / 'few.tsv').resolve()}", f"results_dir={trained}", "quantize.max_drop=1"]
+    assert run(["quantize", f"{trained}/reader.onnx", f"{trained}/shown.onnx", *data]) == 0
+    shown = capsys.readouterr().out
+    assert "word accuracy" in shown
+    assert "layers in int8" in shown
+    assert f"{trained}/shown.onnx" in shown.replace("\n", "")
+    assert run(["quantize", f"{trained}/reader.onnx", "a.onnx", "b.onnx", *data]) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("quantize.backend=torchao", "expected onnxruntime or modelopt.onnx"),
+        ("quantize.mode=weight_only_ptq", "expected static_ptq"),
+        ("quantize.algorithm=entropy", "expected minmax or max"),
+        ("quantize.layers=[{module_name: Linear, weights: {dtype: fp8_e4m3fn}}]", "expected int8, or native"),
+        ("quantize.layers=[{module_name: Linear, activations: {dtype: native}}]", "the same of both"),
+    ],
+)
+def test_what_tao_has_and_this_has_not_is_refused(setting: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_spec(None, [setting])

@@ -1,0 +1,90 @@
+"""The GPU kernels that take each pixel by itself, beside torch: by Triton's interpreter, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from inkmill.data.augment import Augmentation, passes_torch
+from inkmill.data.augment.engine_torch import constants_on
+from inkmill.data.augment.spec import load_preset, parse_ops
+
+pytest.importorskip("triton")
+
+SHAPES = [(5, 11, 37, 3), (4, 16, 32, 1), (4, 20, 61, 3)]  # the last is larger than any block
+SPECS = {
+    "scene_text": load_preset("scene_text"),
+    "waves alone": parse_ops([{"op": "curve", "p": 1}]),
+    "place alone": parse_ops([{"op": "rotate", "p": 1, "degrees": 10}]),
+    "colour alone": parse_ops([{"op": "contrast", "p": 1, "factor": [0.5, 1.5]}]),
+    "noise alone": parse_ops([{"op": "noise", "p": 1, "std": [5, 15]}]),
+    "cut-outs alone": parse_ops([{"op": "cutout", "p": 0.7, "count": 3, "size": [0.2, 0.6]}]),
+}
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {here!r})
+from test_passes_triton import SHAPES, SPECS, largest_differences
+for name in SPECS:
+    for shape in SHAPES:
+        print(*largest_differences(SPECS[name], shape))
+"""
+
+
+def largest_differences(ops, shape):
+    """Return how far the kernels are from torch: places, shades, and the share of shades that differ.
+
+    Each pass that takes the place of some rows is asked for a few, for all, and for none.
+    """
+    from inkmill.kernels import passes as passes_triton
+
+    augmentation, (batch, height, width, channels) = Augmentation(ops), shape
+    layout = augmentation.layout
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (batch + 3, channels, height, width), generator=generator, dtype=torch.uint8)
+    images = images.permute(0, 2, 3, 1)  # their memory is in another order, as someone's own tensors may be
+    index = torch.randperm(batch + 3, generator=generator)[:batch]
+    values = torch.from_numpy(augmentation.draw(3, 2, np.arange(batch), height, width).values)
+    ring = constants_on(torch.device("cpu"))[0]
+    places = 0.0
+    pixels = images[index]
+    if layout.space or layout.waves:
+        pixels = passes_triton.warp(images, index, values, layout)
+        places = far(pixels, passes_torch.warp(images, index, values, layout))
+    some = torch.tensor([3, 0])
+    place = torch.full((batch,), -1)
+    place[some] = torch.arange(2)
+    others = torch.rand((2, channels, height, width), generator=generator).mul(255).permute(0, 2, 3, 1)
+    if layout.cutouts:
+        cutout_shades = values[:, layout.columns["cutouts"]][:, 4::5]
+        cutout_shades += 0.5 - cutout_shades % 1  # half shades, which round to the even one
+    shades = []
+    for name, more, dtype in (("shade", (ring,), pixels.dtype), ("finish", (), torch.uint8)):
+        few, these = others.to(dtype), pixels.to(dtype)
+        for given in [(these, None, None), (these, few, place), (few[[0, 1, 0, 1, 0]][:batch], these, None)]:
+            one, other = (getattr(by, name)(*given, values, *more, layout) for by in (passes_triton, passes_torch))
+            shades.append((one.int() - other.int()).abs())
+    return places, max(int(one.max()) for one in shades), max(float(one.float().mean()) for one in shades)
+
+
+def far(one, other):
+    return float((one.float() - other.float()).abs().max())
+
+
+def test_the_kernels_agree_with_torch():
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+    assert len(lines) == len(SHAPES) * len(SPECS)
+    for places, most, mean in lines:
+        assert places <= 0.07  # half precision: a sixteenth
+        assert most <= 1
+        assert mean <= 0.001

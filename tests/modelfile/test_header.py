@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inkmill.config.model import ModelSpec
+from inkmill.errors import ModelFileError
+from inkmill.modelfile.header import FORMAT, ReaderCard
+
+
+def card() -> ReaderCard:
+    return ReaderCard(model=ModelSpec(), charset=["a", " ", "đ"], normalise=["typographic"], max_label_length=9)
+
+
+def changed(**keys: Any) -> str:
+    return json.dumps(card().model_dump(mode="json") | keys)
+
+
+def test_a_card_comes_back_as_it_was() -> None:
+    assert ReaderCard.from_json(card().to_json(), "x") == card()
+    assert card().codec().num_classes == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (changed(format="inkmill-reader-9"), f"written in format 'inkmill-reader-9', this inkmill reads '{FORMAT}'"),
+        (changed(max_label_length="many"), "(max_label_length: Input should be a valid integer"),
+        (changed(model={"input_height": 5}), "(model.input_height: Input should be greater than or equal to 8)"),
+        (changed(later=1), "(later: Extra inputs are not permitted); it is damaged, or written by another version"),
+        (changed(charset=["ab"]), "(the class 'ab' is not one character in NFC"),
+        (changed(charset=["a", "a"]), "(the character 'a' is listed twice"),
+        (changed(normalise=["nothing"]), "unknown normalisation rule set 'nothing'"),
+        (changed(max_label_length=10**9), "(max_label_length: Input should be less than or equal to 4096)"),
+        (changed(model={"input_height": 1024, "input_width": 8192}), "has more than 1,048,576 pixels"),
+        (changed(model={"TPS": True, "input_width": 8192, "num_fiducial": 100}), "TPS at 32x8192 with 100 points"),
+        (changed(model={"hidden_size": 10**6}), "(model.hidden_size: Input should be less than or equal to 8192)"),
+        ("[" * 100_000, "its header is not a reader's card"),
+        ("[]", "its header is not a reader's card"),
+        ("{", "its header is not a reader's card"),
+        (3, "its header is not a reader's card"),
+    ],
+)
+def test_what_is_no_card_is_one_sentence_with_the_file(text: Any, said: str) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        ReaderCard.from_json(text, "some.pth")
+    assert str(caught.value).startswith("some.pth: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"made": 5}, {"licence": "MIT"}, {"data": "x"}, {"scores": 3}, {"speeds": [1]}])
+def test_provenance_of_another_kind_is_damage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelFileError, match=rf"provenance.*{next(iter(wrong))} is no"):
+        ReaderCard.from_json(changed(provenance=wrong), "x.onnx")

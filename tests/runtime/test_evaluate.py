@@ -1,0 +1,78 @@
+"""Where `evaluate` says its time went."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from inkmill.api import load
+from inkmill.config.load import load_spec
+from inkmill.config.spec import Spec
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.sources import open_source
+from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.torch_file import save_reader
+from inkmill.runtime import evaluate as evaluation
+from inkmill.runtime.evaluate import evaluate
+from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.timings import Phases
+
+
+@pytest.fixture
+def spec(few_captchas: Path, tmp_path: Path) -> Spec:
+    """A reader with fresh weights and the captchas that it is to read."""
+    model = tmp_path / "reader.safetensors"
+    small = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "evaluate.workers=0"]
+    spec = load_spec(
+        None, [*small, f"evaluate.checkpoint={model}", f"evaluate.test={few_captchas}", f"results_dir={tmp_path}"]
+    )
+    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    save_reader(model, build_recognizer(spec.model, card.codec().num_classes, 6).state_dict(), card)
+    return spec
+
+
+def test_seconds_are_in_the_table_and_the_json(spec: Spec, tmp_path: Path) -> None:
+    text = io.StringIO()
+    began = time.perf_counter()
+    seconds = evaluate(spec, console=Console(file=text, width=200))["seconds"]
+    assert list(seconds) == ["loader", "forward", "decode", "metric", "total"]
+    assert min(seconds.values()) > 0
+    assert sum(seconds.values()) - seconds["total"] == pytest.approx(seconds["total"], abs=0.005)
+    assert seconds["total"] < time.perf_counter() - began
+    assert json.loads((tmp_path / "evaluate" / "metrics.json").read_text("utf-8"))["seconds"] == seconds
+    rows = [line.split() for line in text.getvalue().splitlines() if "forward" in line or "share" in line]
+    assert [row[1] for row in rows] == ["time", "share"]
+
+
+def test_a_slow_metric_is_named(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch, undisturbed: Callable[[Callable[[], bool]], bool]
+) -> None:
+    score = evaluation.score
+
+    def slow_score(truths: Sequence[str], texts: Sequence[str]) -> Any:
+        time.sleep(2.0)
+        return score(truths, texts)
+
+    monkeypatch.setattr(evaluation, "score", slow_score)
+
+    def scoring() -> bool:
+        seconds = evaluate(spec)["seconds"]
+        return seconds["metric"] > 3 * (seconds["loader"] + seconds["forward"] + seconds["decode"])
+
+    assert undisturbed(scoring)
+
+
+def test_readers_that_do_without_torch_tell_forward_from_decoding(spec: Spec) -> None:
+    """The way that beams, lexicons and ONNX Runtime go."""
+    reader = load(str(spec.evaluate.checkpoint), beam_width=2)
+    loader = make_loader(LoadPlan(open_source(spec.evaluate.test[0]), reader.fit, shuffle=False))
+    phases = Phases()
+    assert sum(len(texts) for _, texts, _ in reader.read_batches(loader, phases)) == 120
+    assert min(phases.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0

@@ -1,0 +1,55 @@
+"""The training loop's own steps, without a run around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inkmill.config.dataset import SourceSpec  # noqa: E402
+from inkmill.config.load import load_spec  # noqa: E402
+from inkmill.data.sources import open_source  # noqa: E402
+from inkmill.diagnose.rig import Rig  # noqa: E402
+from inkmill.diagnose.sample import take_sample  # noqa: E402
+from inkmill.train import loop as training_loop  # noqa: E402
+
+
+def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
+    captchas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that a GPU records goes on as it was recorded: run uncompiled at first, it would stay so for good."""
+    small = ["model.backbone=VGG", "model.feature_channel=8", "model.sequence=none", "model.input_width=64"]
+    spec = load_spec(None, [*small, "train.device=cpu", "dataset.batch_size=8", f"results_dir={tmp_path}"])
+    rig = Rig(
+        spec,
+        take_sample(spec, open_source(SourceSpec(path=str(captchas / "labels.tsv"))), lambda line: None, 16).prepared,
+    )
+    compilations: list[str] = []
+
+    def counted(name: str) -> Any:
+        def backend(graph: Any, inputs: Any) -> Any:
+            compilations.append(name)
+            return graph.forward
+
+        return torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
+
+    prepare, forward = training_loop.training_input, rig.loop.model.forward
+
+    def augmented(batch: Any) -> Any:
+        counted("augmentation")(torch.zeros(3))
+        return prepare(batch)
+
+    def read(*given: Any, **named: Any) -> Any:
+        counted("model")(torch.zeros(3))
+        return forward(*given, **named)
+
+    monkeypatch.setattr(training_loop, "training_input", augmented)
+    monkeypatch.setattr(rig.loop.model, "forward", read)
+    rig.loop.spec.train.compile = True
+    rig.loop.spec.dataset.batch_size = 9  # which makes the batches of 8 short ones
+    rig.step(next(rig.repeated()))
+    rig.close()
+    assert compilations == ["augmentation"]

@@ -1,0 +1,146 @@
+"""Scores of a model on loaders, and where the time of it went: what is slow is named, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from inkmill.config.model import ModelSpec
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.pipeline.resize import Fit
+from inkmill.data.types import Sample, Text
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.codecs import CtcCodec
+from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.timings import Phases
+from inkmill.train import validate as validation
+from inkmill.train.validate import Validation, validate
+
+Undisturbed = Callable[[Callable[[], bool]], bool]
+
+SLOW_S = 0.15
+SAMPLES, BATCH = 24, 8
+GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
+
+
+class Squares:
+    """Gray squares, each called by a letter; slow ones take a while to come."""
+
+    name = fingerprint = "squares"
+
+    def __init__(self, slow: bool = False) -> None:
+        self.slow = slow
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+    def target(self, index: int) -> Text:
+        return Text("ab"[index % 2])
+
+    def get(self, index: int) -> Sample:
+        time.sleep(SLOW_S / BATCH if self.slow else 0)
+        pixels = np.full((32, 32), 10 * index, np.uint8)
+        return Sample(self.key(index), cv2.imencode(".png", pixels)[1].tobytes(), self.target(index))
+
+
+class SlowCodec(CtcCodec):
+    """Takes a while from classes to texts."""
+
+    def decode(self, *read: Any) -> Any:
+        time.sleep(SLOW_S)
+        return super().decode(*read)
+
+
+class SlowModel(Recognizer):
+    """Takes a while to see anything."""
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        if images.is_cuda:
+            torch.cuda._sleep(int(SLOW_S * 2e9))
+        else:
+            time.sleep(SLOW_S)
+        return super().features(images)
+
+
+@pytest.fixture
+def run() -> Callable[..., tuple[Validation, Phases]]:
+    """Validates a tiny model, once before to have everything started; returns the second result and its phases."""
+    charset = Charset(tuple("ab"))
+    model = build_recognizer(ModelSpec(backbone="Tiny", sequence="none", input_width=32), 3, 3)
+
+    def validated(
+        device: str = "cpu", source: Squares | None = None, codec: CtcCodec | None = None, kind: type = Recognizer
+    ) -> tuple[Validation, Phases]:
+        model.__class__ = kind
+        plan = LoadPlan(source or Squares(), Fit(32, 32), batch_size=BATCH, shuffle=False)
+        loaders = {"squares": DeviceLoader(make_loader(plan), device)}
+        ours, normaliser = codec or CtcCodec(charset, 3), Normaliser([])
+        validate(model.to(device), loaders, CtcCodec(charset, 3), normaliser)
+        phases = Phases()
+        return validate(model, loaders, ours, normaliser, phases=phases), phases
+
+    return validated
+
+
+@pytest.fixture
+def named(run: Callable[..., tuple[Validation, Phases]], undisturbed: Undisturbed) -> Callable[..., bool]:
+    """Says whether a phase took most of the time of a run."""
+
+    def dominates(name: str, **how: Any) -> bool:
+        phases = run(**how)[1]
+        others = phases.total - phases.seconds[name]
+        return phases.seconds[name] > 3 * others and phases.seconds[name] > 2 * SLOW_S
+
+    return lambda name, **how: undisturbed(lambda: dominates(name, **how))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_slow_loader_is_named(named: Callable[..., bool], device: str) -> None:
+    assert named("loader", device=device, source=Squares(slow=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_slow_decoding_is_named(named: Callable[..., bool], device: str) -> None:
+    assert named("decode", device=device, codec=SlowCodec(Charset(tuple("ab")), 3))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_slow_model_is_named_and_not_who_takes_its_result(named: Callable[..., bool], device: str) -> None:
+    assert named("forward", device=device, kind=SlowModel)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_slow_metric_is_named(named: Callable[..., bool], device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = validation.score
+
+    def slow_score(truths: Sequence[str], texts: Sequence[str]) -> Any:
+        time.sleep(4 * SLOW_S)
+        return score(truths, texts)
+
+    monkeypatch.setattr(validation, "score", slow_score)
+    assert named("metric", device=device)
+
+
+def test_the_clock_changes_no_score_and_the_phases_are_the_whole_time(
+    run: Callable[..., tuple[Validation, Phases]],
+) -> None:
+    began = time.perf_counter()
+    found, phases = run()
+    assert 0 < phases.total < time.perf_counter() - began
+    assert (
+        min(phases.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0 == phases.seconds["ranks"]
+    )
+    assert found.sets["squares"].samples == SAMPLES
+    assert [key for key, *_ in found.examples] == list("01234")
+    assert found == run()[0]
