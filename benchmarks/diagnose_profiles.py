@@ -206,18 +206,18 @@ def main() -> int:
                     longer = MORE_TIME if profile.cores <= FEW else 1.0
                     plans[profile.name] = plan_of(profile, spec, source, longer * args.seconds)
                 print(json.dumps(plans[profile.name]), file=sys.stderr, flush=True)
-                _keep(args.json, plans, tried)
+                _cache_config(args.json, plans, tried)
         for profile in wanted if args.trial and all(one.name in plans for one in chosen) else []:
             found = tried.setdefault(profile.name, {})
             with machine(profile, stored, folder) as source:
                 for name in try_all(profile, list(plans.values()), spec, source, args.trial, found):
                     print(f"the plan of {name} on {profile.name}: {found[name][-1]:,.0f}", file=sys.stderr, flush=True)
-                    _keep(args.json, plans, tried)
+                    _cache_config(args.json, plans, tried)
     good = show(list(plans.values()), tried, machine_stamp())
     return 0 if good or args.only or args.smoke else 1
 
 
-def _keep(path: Path | None, plans: dict[str, Any], tried: dict[str, Any]) -> None:
+def _cache_config(path: Path | None, plans: dict[str, Any], tried: dict[str, Any]) -> None:
     if path is not None:
         path.write_text(json.dumps({"plans": list(plans.values()), "tried": tried}, indent=2) + "\n", encoding="utf-8")
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.types import Sample, Text
 
@@ -126,10 +126,10 @@ def rate(epoch: Callable[[], Iterator[int]], seconds: float) -> float:
     return best
 
 
-def ours(crops: Crops, workers: int, kind: Any, keep: Any, augment: bool, seconds: float) -> float:
+def ours(crops: Crops, workers: int, kind: Any, cache: Any, augment: bool, seconds: float) -> float:
     """Return images a second of one of our loaders."""
     augmentation = Augmentation.from_spec(AUGMENTATION) if augment else None
-    plan = LoadPlan(crops, Fit(HEIGHT, WIDTH, 3), augmentation, BATCH, keep=Keep(keep))
+    plan = LoadPlan(crops, Fit(HEIGHT, WIDTH, 3), augmentation, BATCH, cache=CacheConfig(cache))
     with make_loader(plan, workers, kind) as loader:
         return rate(lambda: (len(batch) for batch in loader.views()), seconds)
 
@@ -139,10 +139,10 @@ def rows(samples: int, workers: int, seconds: float) -> Iterator[dict[str, Any]]
     crops = Crops.rendered(samples)
     kinds = [("inline", 0, "auto"), ("threads", workers, "threads"), ("workers", workers, "workers")]
     for augment in (False, True):
-        for keep in ("none", "ram"):
+        for cache in ("none", "ram"):
             for loader, count, kind in kinds:
-                found = ours(crops, count, kind, keep, augment, seconds)
-                yield {"loader": loader, "keep": keep, "augment": augment, "images_per_s": round(found)}
+                found = ours(crops, count, kind, cache, augment, seconds)
+                yield {"loader": loader, "keep": cache, "augment": augment, "images_per_s": round(found)}
         found = rate(torch_epochs(crops, workers, augment), seconds)
         yield {"loader": "torch-pil", "keep": "none", "augment": augment, "images_per_s": round(found)}
 
@@ -161,7 +161,7 @@ def main() -> None:
     for row in rows(options.samples, options.workers, options.seconds):
         table.append(row)
         print(
-            f"{row['loader']:10} keep={row['keep']:5} augment={row['augment']!s:6} {row['images_per_s']:>9,} images/s"
+            f"{row['loader']:10} keep={row['cache']:5} augment={row['augment']!s:6} {row['images_per_s']:>9,} images/s"
         )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, "rows": table}, indent=1))

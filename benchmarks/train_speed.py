@@ -7,10 +7,10 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
 
     repeated        one batch on the device, augmented once: the speed of the step itself
     streamed        from an LMDB by worker processes, augmented on the device
-    ram             fitted pictures kept in RAM, the rest as above
+    ram             fitted pictures cached in RAM, the rest as above
     streamed, cpu   as above, augmented in the worker processes
     ram, cpu
-    device          fitted pictures kept in the device's memory, and augmented there
+    device          fitted pictures cached in the device's memory, and augmented there
     inkmill train   the command itself in a process of its own, streamed: its own count in its last epochs
     classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
 

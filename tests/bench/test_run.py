@@ -83,7 +83,7 @@ def test_each_of_our_loaders_and_tiers_gives_the_same_first_batch(crops, tmp_pat
 
 
 def test_the_resident_row_gives_batches_of_the_finishing_line(crops, tmp_path):
-    contestant = next(c for c in ours() if c.keep == "gpu" and c.augment == "strong")
+    contestant = next(c for c in ours() if c.cache == "gpu" and c.augment == "strong")
     stream = contestant.stream(task(crops, tmp_path, "strong"))  # on a CPU it is no use, but it works
     batches = [next(stream) for _ in range(5)]
     stream.close()
@@ -94,7 +94,7 @@ def test_the_resident_row_gives_batches_of_the_finishing_line(crops, tmp_path):
 def test_our_dali_rows_give_batches_of_the_finishing_line(crops, tmp_path):
     pytest.importorskip("nvidia.dali")
     rows = [c for c in ours() if c.loader == "dali" and not c.missing("cpu")]
-    assert {(c.keep, c.augment) for c in rows} == {("none", "none"), ("none", "strong"), ("ram", "strong")}
+    assert {(c.cache, c.augment) for c in rows} == {("none", "none"), ("none", "strong"), ("ram", "strong")}
     for contestant in rows:
         stream = contestant.stream(task(crops, tmp_path, contestant.augment, workers=1))
         batches = [next(stream) for _ in range(5)]
@@ -177,7 +177,7 @@ def test_times_compare_with_the_classic_under_the_same_augmentation(tmp_path):
 
 
 def test_measuring_leaves_a_keep_tier_full(crops, tmp_path):
-    contestant = next(c for c in ours() if (c.loader, c.keep, c.augment) == ("inline", "disk", "none"))
+    contestant = next(c for c in ours() if (c.loader, c.cache, c.augment) == ("inline", "disk", "none"))
     stream = contestant.stream(task(crops, tmp_path, "none"))
     measure(stream, 0.01, warm_images=64)
     stream.close()

@@ -167,5 +167,5 @@ def test_names_that_are_not_valid_unicode_cost_nothing(some: Path, tmp_path: Pat
 
 
 def test_a_value_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["spec", "dataset.keep_gib=.inf"]) == 2
-    assert capsys.readouterr().err.startswith("inkmill: dataset.keep_gib must be")
+    assert run(["spec", "dataset.cache_gib=.inf"]) == 2
+    assert capsys.readouterr().err.startswith("inkmill: dataset.cache_gib must be")

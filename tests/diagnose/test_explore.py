@@ -22,7 +22,7 @@ from inkmill.diagnose.windows import exactly  # noqa: E402
 USERS = Step(192, "fp32", False, True, 1 / 5_000, 1 / 20_000)
 FAST = Step(1024, "bf16", False, True, 1 / 13_000, 1 / 30_000)
 MANY = Facts(
-    Stages(25e-6, 75e-6, 25e-6, draw=23e-6, augment=114e-6, other=21e-6, kept=3e-6),
+    Stages(25e-6, 75e-6, 25e-6, draw=23e-6, augment=114e-6, other=21e-6, cached=3e-6),
     (USERS,),
     on_gpu=True,
     cores=16,

@@ -120,7 +120,7 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
     rig.close()
     before = [parameter.clone() for parameter in loop.model.parameters()]
     monkeypatch.setattr("inkmill.diagnose.rig.build_recognizer", None)  # there is no other model
-    augmented = changed(spec, {"dataset.keep": "ram", "dataset.augmentation": {"preset": "captcha"}})
+    augmented = changed(spec, {"dataset.cache": "ram", "dataset.augmentation": {"preset": "captcha"}})
     assert run_trial(augmented, found, 0.2, 0.1, loop=loop).mean > 0
     assert any(not torch.equal(old, new) for old, new in zip(before, loop.model.parameters(), strict=True))
 

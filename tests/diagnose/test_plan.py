@@ -24,7 +24,7 @@ def facts(draw: Any, **fixed: Any) -> Facts:
         draw=draw(none_or_cost),
         augment=draw(none_or_cost),
         other=draw(cost),
-        kept=draw(st.floats(0, 1e-6)),
+        cached=draw(st.floats(0, 1e-6)),
         wait=draw(none_or_cost),
         fetch=draw(none_or_cost),
         augment_gpu=draw(cost) if on_gpu else None,
@@ -64,7 +64,7 @@ def test_better_machines_are_never_predicted_slower(data: st.DataObject) -> None
         replace(some, stages=replace(some.stages, wait=some.stages.wait / 2, decode=some.stages.decode / 2)),
         replace(some, stages=replace(some.stages, augment=some.stages.augment / 2)),
     ]
-    if settings.keep == "none" or some.stages.kept <= some.stages.fresh:
+    if settings.cache == "none" or some.stages.cached <= some.stages.fresh:
         for one in better:
             then = predict(settings, one)
             assert then.images_per_s >= now.images_per_s * (1 - 1e-9)
@@ -107,12 +107,12 @@ def test_one_change_is_one_key_if_any_one_helps(some: Facts) -> None:
 @given(facts())
 def test_only_what_fits_is_kept(some: Facts) -> None:
     for one in candidates(Settings(), some):
-        assert one.keep == "none" or some.epochs > 1
-        assert one.keep != "gpu" or some.samples * some.picture_bytes <= some.gpu_left
+        assert one.cache == "none" or some.epochs > 1
+        assert one.cache != "gpu" or some.samples * some.picture_bytes <= some.gpu_left
 
 
 WORDS = Facts(
-    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=800e-6, other=5e-6, kept=1e-6, augment_gpu=6e-6),
+    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=800e-6, other=5e-6, cached=1e-6, augment_gpu=6e-6),
     (Step(256, "bf16", False, True, 1 / 50_000, 1 / 80_000),),
     on_gpu=True,
     cores=16,
@@ -138,9 +138,9 @@ def test_augmentation_that_the_cores_cannot_do_goes_to_the_gpu() -> None:
 
 def test_a_set_that_fits_is_kept_where_cores_are_few() -> None:
     plan = make_plan(replace(NOW, workers=2, augment_on="gpu"), replace(WORDS, cores=2, samples=10**6))
-    assert plan.best.settings.keep in ("ram", "gpu")
+    assert plan.best.settings.cache in ("ram", "gpu")
     assert "the set fits" in plan.why
-    assert make_plan(NOW, replace(WORDS, cores=2, samples=10**6, epochs=1)).best.settings.keep == "none"
+    assert make_plan(NOW, replace(WORDS, cores=2, samples=10**6, epochs=1)).best.settings.cache == "none"
 
 
 def test_a_gpu_that_decodes_relieves_few_cores_when_nothing_can_be_kept() -> None:
@@ -171,10 +171,10 @@ def test_what_fetching_takes_of_the_cores_is_not_hidden_by_more_workers() -> Non
 
 def test_what_is_kept_waits_for_no_disk() -> None:
     slow = replace(WORDS, cores=2, samples=10**6, epochs=9, stages=replace(WORDS.stages, wait=2e-3, fetch=1e-4))
-    settings = replace(NOW, workers=4, keep="ram", augment_on="gpu")
-    kept, never = (predict(settings, some) for some in (slow, replace(WORDS, cores=2, samples=10**6, epochs=9)))
-    assert kept.images_per_s == never.images_per_s
-    assert kept.of_run < never.of_run
+    settings = replace(NOW, workers=4, cache="ram", augment_on="gpu")
+    cached, never = (predict(settings, some) for some in (slow, replace(WORDS, cores=2, samples=10**6, epochs=9)))
+    assert cached.images_per_s == never.images_per_s
+    assert cached.of_run < never.of_run
 
 
 def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
@@ -189,8 +189,8 @@ def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
 def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() -> None:
     some = replace(WORDS, cores=2, stages=replace(WORDS.stages, fit=4e-5, hand_over=5e-6))
     fitting = replace(some, stages=replace(some.stages, hand_over=None))
-    for augment_on, keep, faster in (("gpu", "none", True), ("cpu", "none", False), ("gpu", "ram", False)):
-        settings = replace(NOW, workers=2, augment_on=augment_on, keep=keep)  # type: ignore[arg-type]
+    for augment_on, cache, faster in (("gpu", "none", True), ("cpu", "none", False), ("gpu", "ram", False)):
+        settings = replace(NOW, workers=2, augment_on=augment_on, cache=cache)  # type: ignore[arg-type]
         before, now = (predict(settings, one).images_per_s for one in (fitting, some))
         assert (now > 1.05 * before) is faster
         assert faster or now == before

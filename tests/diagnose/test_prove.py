@@ -17,7 +17,7 @@ from inkmill.errors import ConfigError, DataError
 OutOfMemoryError = pytest.importorskip("torch").OutOfMemoryError
 
 FEW_CORES = Facts(
-    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=100e-6, other=5e-6, kept=1e-6, augment_gpu=1e-6),
+    Stages(3e-6, 50e-6, 15e-6, draw=5e-6, augment=100e-6, other=5e-6, cached=1e-6, augment_gpu=1e-6),
     (Step(256, "fp32", False, True, 1e-5, 1e-6), Step(512, "bf16", False, True, 5e-6, 1e-6)),
     on_gpu=True,
     cores=2,

@@ -74,9 +74,9 @@ def test_a_range_follows_the_largest_magnitudes_of_training_and_stays_in_reading
         assert float(part.largest) == pytest.approx(1.5 * largest)
         part(x)
         assert float(part.largest) == pytest.approx(1.5 * largest - 0.01 * 0.5 * largest)
-        kept = part.eval().largest.clone()
+        cached = part.eval().largest.clone()
         part(100 * x)
-        assert part.largest.equal(kept)
+        assert part.largest.equal(cached)
 
 
 def test_an_empty_batch_moves_no_range() -> None:

@@ -18,8 +18,8 @@ WAITING = Waiting(share=0.31, busy=0.98, copying=0.02, stages=DECODES)
 LOADING = Loading(
     who="workers",
     makers=4,
-    keep="none",
-    keep_gib=32,
+    cache="none",
+    cache_gib=32,
     store_bytes=int(2.1 * GIB),
     makers_augment=True,
     gpu_can_augment=True,
@@ -40,7 +40,7 @@ def test_the_whole_line() -> None:
     assert told() == Advice(
         "decode",
         "31% of the time training waits for data; decoding takes 62% of the workers' time: "
-        "dataset.keep=ram would save it (2.1 GiB of 60 GiB free)",
+        "dataset.cache=ram would save it (2.1 GiB of 60 GiB free)",
     )
 
 
@@ -49,16 +49,16 @@ def test_the_whole_line() -> None:
     [
         (replace(FULL, idle_cores=2), {}, "dataset.workers=6 would use some of 2 cores that are idle"),
         (replace(FULL, idle_cores=2), {"makers": 0}, "dataset.workers=1 would"),
-        (replace(FULL, idle_cores=2), {"makers": 0, "share": 0.9}, "dataset.keep=ram"),
-        (replace(FULL, idle_cores=1), {}, "dataset.keep=ram would"),
+        (replace(FULL, idle_cores=2), {"makers": 0, "share": 0.9}, "dataset.cache=ram"),
+        (replace(FULL, idle_cores=1), {}, "dataset.cache=ram would"),
         (replace(TIGHT, idle_cores=1), {}, "dataset.workers=5 would use a core that is idle"),
-        (replace(TIGHT, gpu=70 * GIB), {}, "dataset.keep=gpu would save it (2.1 GiB of 70 GiB free)"),
-        (replace(TIGHT, gpu=70 * GIB, disk=9 * GIB), {"gpu_can_augment": False}, "dataset.keep=disk would"),
-        (FULL, {"store_bytes": 40 * GIB}, "dataset.keep=ram dataset.keep_gib=40 would save it (40 GiB of 60 GiB free)"),
-        (FULL, {"keep": "ram", "store_bytes": 40 * GIB}, "dataset.keep_gib=40 would keep all pictures"),
-        (FULL, {"ranks": 8, "store_bytes": 12 * GIB, "gpu_can_augment": False}, "dataset.keep=disk would"),
+        (replace(TIGHT, gpu=70 * GIB), {}, "dataset.cache=gpu would save it (2.1 GiB of 70 GiB free)"),
+        (replace(TIGHT, gpu=70 * GIB, disk=9 * GIB), {"gpu_can_augment": False}, "dataset.cache=disk would"),
+        (FULL, {"store_bytes": 40 * GIB}, "dataset.cache=ram dataset.cache_gib=40 would save it (40 GiB of 60 GiB free)"),
+        (FULL, {"keep": "ram", "store_bytes": 40 * GIB}, "dataset.cache_gib=40 would keep all pictures"),
+        (FULL, {"ranks": 8, "store_bytes": 12 * GIB, "gpu_can_augment": False}, "dataset.cache=disk would"),
         (TIGHT, {}, "the 5 cores of this machine are all busy, and keeping the pictures needs 2.1 GiB (1.0 GiB of RAM"),
-        (FULL, {"store_bytes": 9 << 20}, "dataset.keep=ram would save it (9 MiB of 60 GiB free)"),
+        (FULL, {"store_bytes": 9 << 20}, "dataset.cache=ram would save it (9 MiB of 60 GiB free)"),
         (TIGHT, {"keep": "ram"}, "the 5 cores of this machine are all busy, so only more of them would help"),
     ],
 )
@@ -71,7 +71,7 @@ def test_decoding(machine: Machine, changes: dict[str, Any], remedy: str) -> Non
 @pytest.mark.parametrize(
     ("machine", "changes", "remedy"),
     [
-        (FULL, {}, "dataset.keep=ram would"),
+        (FULL, {}, "dataset.cache=ram would"),
         (TIGHT, {}, "`inkmill convert SOURCE FOLDER --to shards` would"),
         (replace(TIGHT, disk=9 * GIB), {}, "`inkmill convert"),
         (TIGHT, {"small_files": False}, "no setting would help, but a faster disk would"),
@@ -102,12 +102,12 @@ def test_augmentation(machine: Machine, changes: dict[str, Any], remedy: str) ->
 @pytest.mark.parametrize(
     ("changes", "cause", "words"),
     [
-        ({"copying": 0.8}, "copy", "80% of that is for the copy to the GPU: dataset.keep=gpu would"),
+        ({"copying": 0.8}, "copy", "80% of that is for the copy to the GPU: dataset.cache=gpu would"),
         ({"copying": 0.8, "keep": "gpu"}, "copy", "a larger dataset.batch_size"),
-        ({"busy": 0.3}, "handing over", "the workers that load are idle 70% of the time: dataset.keep=gpu would"),
-        ({"busy": 0.3, "who": "dali"}, "dali", "what feeds DALI is idle 70% of the time: dataset.keep=ram would"),
+        ({"busy": 0.3}, "handing over", "the workers that load are idle 70% of the time: dataset.cache=gpu would"),
+        ({"busy": 0.3, "who": "dali"}, "dali", "what feeds DALI is idle 70% of the time: dataset.cache=ram would"),
         ({"busy": 0.3, "who": "dali", "keep": "ram"}, "dali", "dataset.loader=workers loads without DALI"),
-        ({"busy": 0.3, "makers": 0}, "decode", "decoding takes 62% of the loader's time: dataset.keep=ram"),
+        ({"busy": 0.3, "makers": 0}, "decode", "decoding takes 62% of the loader's time: dataset.cache=ram"),
     ],
 )
 def test_what_is_no_stage(changes: dict[str, Any], cause: str, words: str) -> None:
@@ -128,7 +128,7 @@ sizes = st.integers(0, 2**44)
         copying=shares,
         stages=st.dictionaries(st.sampled_from(STAGES), st.floats(-1, 1e6)),
     ),
-    loading=st.builds(Loading, makers=st.integers(0, 999), store_bytes=sizes, keep_gib=st.floats(0.01, 1e4)),
+    loading=st.builds(Loading, makers=st.integers(0, 999), store_bytes=sizes, cache_gib=st.floats(0.01, 1e4)),
     machine=st.builds(
         Machine, cores=st.integers(1, 999), idle_cores=st.integers(0, 998), ram=sizes, disk=sizes, gpu=sizes
     ),

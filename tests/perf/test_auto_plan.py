@@ -53,10 +53,10 @@ def test_a_remembered_plan_is_taken_with_its_reason_in_one_line(spec: Spec, sour
 
 
 def test_what_the_user_set_stays(small_spec: Callable[..., Spec], source: Subset) -> None:
-    spec = small_spec("dataset.keep=none", "dataset.workers=3")
+    spec = small_spec("dataset.cache=none", "dataset.workers=3")
     remember(spec, source, CPU, SETTINGS, "why")
     after, _ = decided(spec, source)
-    assert (after.dataset.workers, after.dataset.keep, after.dataset.loader) == (3, "none", "threads")
+    assert (after.dataset.workers, after.dataset.cache, after.dataset.loader) == (3, "none", "threads")
     named = small_spec("dataset.loader=workers")
     assert decided(named, source) == (named, [])
 
@@ -117,7 +117,7 @@ def test_training_takes_the_plan(spec: Spec, few_captchas: Path, capsys: pytest.
     remember(spec, open_source(SourceSpec(path=str(few_captchas))), CPU, SETTINGS, "measured here")
     train(spec, console=Console(width=200))
     assert (
-        "loader: threads, keep=ram, augment_on=cpu, as measured by diagnose: measured here" in capsys.readouterr().out
+        "loader: threads, cache=ram, augment_on=cpu, as measured by diagnose: measured here" in capsys.readouterr().out
     )
 
 

@@ -26,7 +26,7 @@ def test_how_a_run_loads(plan: LoadPlan) -> None:
     dataset = DatasetSpec.model_validate({"augmentation": {"aug_prob": 1.0}})
     augmented = replace(plan, augmentation=open_augmentation(dataset.augmentation))
     loading = loading_of(DeviceLoader(make_loader(augmented, 3, "threads"), "cpu"), dataset, 2)
-    assert (loading.who, loading.makers, loading.keep, loading.ranks) == ("workers", 3, "none", 2)
+    assert (loading.who, loading.makers, loading.cache, loading.ranks) == ("workers", 3, "none", 2)
     assert loading.store_bytes >= len(plan.source) * 32 * 64 * 3
     assert (loading.makers_augment, loading.gpu_can_augment, loading.small_files) == (True, False, True)
     elsewhere = loading_of(DeviceLoader(make_loader(replace(augmented, engine="none")), "cpu"), dataset, 1)
@@ -39,7 +39,7 @@ def test_samples_of_one_file_are_no_small_files(plan: LoadPlan) -> None:
 
 
 def test_what_the_machine_has_left(plan: LoadPlan, tmp_path: Path) -> None:
-    dataset = DatasetSpec(keep_dir=str(tmp_path / "not" / "there" / "yet"))
+    dataset = DatasetSpec(cache_dir=str(tmp_path / "not" / "there" / "yet"))
     loading = loading_of(DeviceLoader(make_loader(plan), "cpu"), dataset, 1)
     cpu = torch.device("cpu")
     quiet, busy = (machine_for(loading, cpu, dataset, cores) for cores in (0.0, 1e6))

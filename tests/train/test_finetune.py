@@ -135,7 +135,7 @@ def test_listed_characters_bring_their_rows_with_them(prediction: str, tmp_path:
     torch.save(theirs, path)
     untouched = rows(fresh(OTHERS, prediction))
     model, report = started(path, OTHERS, DIGITS, prediction=prediction)
-    assert (report.head_kept, report.head_new) == ("9870", "z")
+    assert (report.head_cached, report.head_new) == ("9870", "z")
     specials = model.head.specials
     ours = rows(model)
     layer = "Prediction" if prediction == "CTC" else "Prediction.generator"
@@ -174,14 +174,14 @@ def test_a_list_for_a_file_that_has_its_characters_is_refused(tmp_path: Path) ->
     save_reader(path, model.state_dict(), ReaderCard(model=model.spec, charset=list(DIGITS.chars), max_label_length=5))
     with pytest.raises(ConfigError, match=r"holds its characters itself: leave train\.pretrained_character_list out"):
         started(path, DIGITS, DIGITS)
-    assert started(path, OTHERS, None)[1].head_kept == "9870"
+    assert started(path, OTHERS, None)[1].head_cached == "9870"
 
 
 @pytest.mark.parametrize("prediction", ["Attn", "Slots"])
 def test_the_head_of_another_kind_is_not_taken(prediction: str, weights_file: Path) -> None:
     _, report = started(weights_file, DIGITS, DIGITS, prediction=prediction)
     assert report.fresh["head.classes.bias"] == f"the head of the file is CTC, here it is {prediction}"
-    assert (report.head_kept, report.head_new) == ("", "")
+    assert (report.head_cached, report.head_new) == ("", "")
 
 
 def test_what_the_model_has_no_place_for_is_counted_by_stage(weights_file: Path) -> None:

@@ -198,5 +198,5 @@ def test_names_and_labels_are_printed_as_they_are(
 
 
 def test_pictures_are_not_kept_on_a_gpu_that_is_not_there(small_spec: MakeSpec) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.keep=gpu, and there is no GPU here"):
-        train(small_spec("dataset.keep=gpu"))
+    with pytest.raises(ConfigError, match=r"dataset\.cache=gpu, and there is no GPU here"):
+        train(small_spec("dataset.cache=gpu"))

@@ -310,15 +310,15 @@ def test_a_file_that_is_no_model_is_one_sentence(tmp_path: Path) -> None:
     "how",
     [
         ["dataset.loader=threads", "dataset.workers=2"],
-        ["dataset.loader=workers", "dataset.workers=2", "dataset.keep=ram"],
-        ["dataset.keep=disk"],
+        ["dataset.loader=workers", "dataset.workers=2", "dataset.cache=ram"],
+        ["dataset.cache=disk"],
         pytest.param(["dataset.loader=dali", "dataset.workers=1"], marks=pytest.mark.dali),
     ],
     ids=["threads", "workers-ram", "inline-disk", "dali"],
 )
 def test_every_way_of_loading_trains_the_same_model(small_spec: MakeSpec, tmp_path: Path, how: list[str]) -> None:
     plain = train(small_spec("train.num_epochs=2", f"results_dir={tmp_path / 'plain'}"))
-    other = train(small_spec("train.num_epochs=2", f"dataset.keep_dir={tmp_path / 'keep'}", *how))
+    other = train(small_spec("train.num_epochs=2", f"dataset.cache_dir={tmp_path / 'cache'}", *how))
     exact = "dali" not in how[0]
     for theirs, ours in zip(plain.metrics["history"], other.metrics["history"], strict=True):
         assert ours["train_loss"] == (theirs["train_loss"] if exact else pytest.approx(theirs["train_loss"], rel=0.05))
@@ -337,7 +337,7 @@ def test_every_preset_trains(preset: str, few_captchas: Path, tmp_path: Path) ->
 
 def test_a_store_that_holds_a_part_and_keys_without_effect_are_said(small_spec: MakeSpec) -> None:
     console = Console(file=io.StringIO(), width=200)
-    settings = ["dataset.keep=ram", "dataset.keep_gib=0.0001", "wandb={project: x}", "train.num_epochs=1"]
+    settings = ["dataset.cache=ram", "dataset.cache_gib=0.0001", "wandb={project: x}", "train.num_epochs=1"]
     train(small_spec(*settings), console=console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "keeps 52 of 108 pictures: the cap is 0.0001 GiB" in said

@@ -3,7 +3,7 @@
 stamp      the machine a figure comes from
 crops      JPEG word crops of a realistic size, rendered the same everywhere
 contest    the task that every contestant gets, and what a contestant is
-ours       inkmill's loaders x keep tiers x engines x augmentation
+ours       inkmill's loaders x cache tiers x engines x augmentation
 peers/     one file a peer: torch DataLoader with PIL, with Albumentations, WebDataset, DALI, LitData, SPDL, FFCV
 measure    warm-up, repeats, median and spread
 run        all rows in one run

@@ -32,7 +32,7 @@ class Task:
 
     Attributes:
         source: the samples; their bytes are what every contestant reads.
-        folder: scratch space for formats of a contestant's own, and for kept pictures.
+        folder: scratch space for formats of a contestant's own, and for cached pictures.
         batch_size: images a batch.
         workers: processes or threads a contestant may use.
         device: the torch device that batches end on.
@@ -74,7 +74,7 @@ class Contestant:
     loader: str
     stream: Stream
     engine: str
-    keep: str = "none"
+    cache: str = "none"
     augment: Augment = "strong"
     needs: tuple[tuple[str, str], ...] = ()
     needs_gpu: bool = False
@@ -84,7 +84,7 @@ class Contestant:
     @property
     def title(self) -> str:
         """The row's name in charts and messages."""
-        parts = (self.loader, self.engine, "" if self.keep == "none" else f"kept: {self.keep}")
+        parts = (self.loader, self.engine, "" if self.cache == "none" else f"kept: {self.cache}")
         return ", ".join(p for p in parts if p) + ("" if self.augment == "strong" else " (no augmentation)")
 
     def missing(self, device: str) -> str | None:

@@ -1,4 +1,4 @@
-"""inkmill's own rows: loader x keep tier x engine x augmentation, through the same calls that training makes."""
+"""inkmill's own rows: loader x cache tier x engine x augmentation, through the same calls that training makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from inkmill.bench.contest import Augment, Contestant, Task, upload
 from inkmill.bench.strong import strong_spec
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,7 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
         batch_size=task.batch_size,
         seed=task.seed,
         engine="none" if engine == "torch" or engine in _BY_TORCH else "cv",
-        keep=Keep(tier, folder=task.folder / "kept"),
+        cache=CacheConfig(tier, folder=task.folder / "kept"),
     )
 
 

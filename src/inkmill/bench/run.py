@@ -41,7 +41,7 @@ class Row:
     """
 
     loader: str
-    keep: str
+    cache: str
     engine: str
     augment: str
     images_per_s: float | None
@@ -144,21 +144,21 @@ def _row(kind: str, contestant: Contestant, task: Task, seconds: float) -> Row:
     c = contestant
     reason = c.missing(task.device)
     if reason is not None:
-        return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason, kind)
+        return Row(c.loader, c.cache, c.engine, c.augment, None, None, reason, kind)
     # Processes may have batches made ahead before the clock runs: these are warm-up too.
     round_images = task.workers * task.batch_size
     ahead = (SLOTS if kind == OURS else 2) * round_images
     # Where pictures are kept, the first pass fills the store: it is warm-up.
-    warm_images = max(ahead, len(task.source) if c.keep != "none" else 2 * task.batch_size)
+    warm_images = max(ahead, len(task.source) if c.cache != "none" else 2 * task.batch_size)
     stream = c.stream(task)
     try:
         result = measure(stream, seconds, warm_images, round_images)
     except Exception as error:  # one contestant's fall must not end the race, and is shown
         reason = f"failed: {type(error).__name__}: {first_line(error)}"
-        return Row(c.loader, c.keep, c.engine, c.augment, None, None, reason[:300], kind, failed=True)
+        return Row(c.loader, c.cache, c.engine, c.augment, None, None, reason[:300], kind, failed=True)
     finally:
         getattr(stream, "close", lambda: None)()
         del stream
         gc.collect()  # some peers end their processes only when they are collected
     speed, spread = round(result.images_per_s, 1), round(result.spread, 3)
-    return Row(c.loader, c.keep, c.engine, c.augment, speed, spread, c.note, kind, round(result.first_s, 2))
+    return Row(c.loader, c.cache, c.engine, c.augment, speed, spread, c.note, kind, round(result.first_s, 2))

@@ -54,7 +54,7 @@ def as_table(rows: Sequence[Row], title: str) -> Table:
     for row in rows:
         if row.images_per_s is not None:
             style = "bold" if row.kind == OURS else ""
-            table.add_row(row.loader, row.keep, row.engine, row.augment, *_figures(row, rows), style=style)
+            table.add_row(row.loader, row.cache, row.engine, row.augment, *_figures(row, rows), style=style)
     return table
 
 
@@ -106,7 +106,7 @@ def _fastest_first(rows: Sequence[Row], augment: str) -> list[Row]:
 
 
 def _bars(axes: Any, rows: Sequence[Row]) -> None:
-    names = [" · ".join((r.loader, r.engine, *(() if r.keep == "none" else (f"kept: {r.keep}",)))) for r in rows]
+    names = [" · ".join((r.loader, r.engine, *(() if r.cache == "none" else (f"kept: {r.cache}",)))) for r in rows]
     places, speeds = range(len(rows)), [row.images_per_s for row in rows]
     errors = [(row.images_per_s or 0) * (row.spread or 0) / 2 for row in rows]
     colours = ["#1f6f8b" if row.kind == OURS else "#b0b7bd" for row in rows]

@@ -55,7 +55,7 @@ def _measure(settings: Settings, machine: dict[str, Any], json: str | None) -> l
         for row in run(settings):
             rows.append(row)
             speed = "-" if row.images_per_s is None else f"{row.images_per_s:,.0f} images/s"
-            console.print(f"{row.loader}, {row.engine}, keep {row.keep}, augment {row.augment}: {speed}")
+            console.print(f"{row.loader}, {row.engine}, keep {row.cache}, augment {row.augment}: {speed}")
             if json is not None:
                 write_json(json, rows, settings, machine)
     return rows

@@ -110,11 +110,11 @@ class DatasetSpec(Section):
     loader: Literal["auto", "workers", "threads", "dali"] = "auto"
     """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this
     machine, data and model, else processes."""
-    keep: Literal["none", "disk", "ram", "gpu"] = "none"
+    cache: Literal["none", "disk", "ram", "gpu"] = "none"
     """Where fitted pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""
-    keep_gib: float = Field(32.0, gt=0)
+    cache_gib: float = Field(32.0, gt=0)
     """Largest size of the disk and RAM tiers, in GiB for each set."""
-    keep_dir: str | None = None
+    cache_dir: str | None = None
     """Folder of the disk tier; ~/.cache/inkmill by default."""
     augment_on: Literal["auto", "cpu", "gpu", "dali"] = "auto"
     """Where random changes are applied; auto takes the GPU where there is one and the input size is fixed. With

@@ -1,1 +1,1 @@
-"""Data: formats and sources, order, fit, augmentation, kept pictures, loaders, conversion, checks. Needs no torch."""
+"""Data: formats and sources, order, fit, augmentation, cached pictures, loaders, conversion, checks. Needs no torch."""

@@ -21,7 +21,7 @@ class Stages:
         draw: the augmentation's numbers, where OpenCV applies them; a GPU draws for itself.
         augment: applying them with OpenCV.
         other: order, labels, laying out.
-        kept: getting a kept picture instead of read, decode and fit.
+        kept: getting a cached picture instead of read, decode and fit.
         augment_gpu: drawing and applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
         augment_host: issuing that, in seconds of the training process.
         hand_over: laying out a decoded picture, where nothing needs it fitted before the GPU, which fits it then; None
@@ -34,7 +34,7 @@ class Stages:
     draw: float = 0.0
     augment: float = 0.0
     other: float = 0.0
-    kept: float = 0.0
+    cached: float = 0.0
     wait: float = 0.0
     fetch: float = 0.0
     augment_gpu: float | None = None
@@ -71,7 +71,7 @@ class Settings:
 
     loader: Literal["workers", "threads", "dali"] = "workers"
     workers: int = 4
-    keep: Tier = "none"
+    cache: Tier = "none"
     augment_on: Literal["cpu", "gpu", "dali"] = "cpu"
     decode_on: Literal["cpu", "mixed"] = "cpu"
     batch_size: int = 32
@@ -107,7 +107,7 @@ class Facts:
         samples: of the training set.
         epochs: of the run.
         picture_bytes: of one fitted picture.
-        ram_left, disk_left, gpu_left: bytes that kept pictures may take; 0 where the tier cannot be.
+        ram_left, disk_left, gpu_left: bytes that cached pictures may take; 0 where the tier cannot be.
         efficiency: what a worker does when all cores work, as a share of what it does alone.
         dali: images a second that DALI makes by itself, by decode_on.
         pipeline: the augmentation is foreign code that runs on the CPU only.
@@ -132,14 +132,14 @@ class Facts:
     page_cached: bool = False
 
     @property
-    def kept_bytes(self) -> int:
+    def cache_bytes(self) -> int:
         """Size of all pictures, fitted."""
         return self.samples * self.picture_bytes
 
-    def kept_share(self, tier: Tier) -> float:
+    def cached_share(self, tier: Tier) -> float:
         """Return the share of the pictures that a tier holds."""
-        if tier == "none" or not self.kept_bytes:
+        if tier == "none" or not self.cache_bytes:
             return 0.0
         room = {"ram": self.ram_left, "disk": self.disk_left, "gpu": self.gpu_left}[tier]
-        share = min(1.0, room / self.kept_bytes)
+        share = min(1.0, room / self.cache_bytes)
         return share if share == 1 or tier != "gpu" else 0.0  # the GPU holds all of them or none

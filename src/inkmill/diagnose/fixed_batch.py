@@ -223,8 +223,8 @@ class _Test:
         return found
 
     def _can_be_cold(self) -> bool:
-        """Try it once; kept pictures are read from no file."""
-        if self.rig.spec.dataset.keep != "none":
+        """Try it once; cached pictures are read from no file."""
+        if self.rig.spec.dataset.cache != "none":
             self.notes.append("pictures are kept, so files are read in the first epoch only: no cold figures")
             return False
         self.loader.release()

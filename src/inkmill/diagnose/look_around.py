@@ -1,4 +1,4 @@
-"""The facts that a plan needs beside measured stages: room for kept pictures, cores, how loaders scale, DALI."""
+"""The facts that a plan needs beside measured stages: room for cached pictures, cores, how loaders scale, DALI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inkmill.config.dataset import DatasetSpec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali.package import has_dali
-from inkmill.data.pipeline.cache import Keep, default_cache_dir
+from inkmill.data.pipeline.cache import CacheConfig, default_cache_dir
 from inkmill.diagnose.cold import drop
 from inkmill.diagnose.facts import Stages, Tier
 from inkmill.errors import InkmillError
@@ -29,10 +29,10 @@ _ROUND_S = 0.2  # that all workers make a batch in, about
 
 
 def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
-    """Return how many bytes of kept pictures each tier can hold, the spec's keep_gib included."""
-    most = int(dataset.keep_gib * 2**30)
+    """Return how many bytes of cached pictures each tier can hold, the spec's cache_gib included."""
+    most = int(dataset.cache_gib * 2**30)
     memory = [left for left in (shared.bytes_left(), memory_left()) if left is not None]
-    folder = Path(dataset.keep_dir) if dataset.keep_dir else default_cache_dir()
+    folder = Path(dataset.cache_dir) if dataset.cache_dir else default_cache_dir()
     while not folder.exists():
         folder = folder.parent
     found: dict[Tier, int] = {
@@ -58,7 +58,7 @@ def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) 
     efficiency, wait = 1.0, None
     if count == 1 and not cold:
         return efficiency, wait
-    with closing(make_loader(replace(plan, keep=Keep(), batch_size=max(1, size)), count)) as loader:
+    with closing(make_loader(replace(plan, cache=CacheConfig(), batch_size=max(1, size)), count)) as loader:
         if count > 1:
             efficiency = min(1.0, max(0.1, _rate(loader, 2 * count, seconds) * work / count))
         if cold and (rate := _cold_rate(loader, seconds)) is not None:
@@ -71,7 +71,7 @@ def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[
 
     It decodes and fits; augmentation is left to the torch engine, as in training.
     """
-    plan = replace(plan, keep=Keep())
+    plan = replace(plan, cache=CacheConfig())
     if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
         return {}, []
     from inkmill.data.loaders.dali.loader import DaliLoader

@@ -88,15 +88,15 @@ def most_workers(facts: Facts) -> int:
 
 def candidates(current: Settings, facts: Facts) -> Iterator[Settings]:
     """Yield every combination that this machine can have."""
-    for step, keep, augment_on in product(facts.steps, _tiers(facts), _places(facts)):
-        if keep == "gpu" and augment_on != "gpu":
+    for step, cache, augment_on in product(facts.steps, _tiers(facts), _places(facts)):
+        if cache == "gpu" and augment_on != "gpu":
             continue
-        base = replace(current, keep=keep, augment_on=augment_on, decode_on="cpu", loader="workers")
+        base = replace(current, cache=cache, augment_on=augment_on, decode_on="cpu", loader="workers")
         base = replace(base, **base.with_step(step))
         for workers in _counts(facts, current):
-            if not (keep == "gpu" and workers == 0):
+            if not (cache == "gpu" and workers == 0):
                 yield replace(base, workers=workers)
-        if keep == "none" and augment_on == "gpu":  # as it was measured; and what the GPU decoded is there already
+        if cache == "none" and augment_on == "gpu":  # as it was measured; and what the GPU decoded is there already
             for decode_on in facts.dali:
                 yield replace(base, loader="dali", decode_on=decode_on, workers=max(1, facts.cores))  # type: ignore[arg-type]
 
@@ -111,7 +111,7 @@ def words_of(overrides: dict[str, object]) -> str:
 def _tiers(facts: Facts) -> list[Tier]:
     tiers: list[Tier] = ["none"]
     if facts.epochs > 1:
-        tiers += [tier for tier in _TIERS[1:] if facts.kept_share(tier) > 0 and not (tier == "gpu" and facts.pipeline)]
+        tiers += [tier for tier in _TIERS[1:] if facts.cached_share(tier) > 0 and not (tier == "gpu" and facts.pipeline)]
     return tiers
 
 
@@ -140,7 +140,7 @@ def _simplest(predictions: list[Prediction], current: Settings) -> Prediction:
             abs(settings.batch_size - current.batch_size),
             changed,
             settings.loader == "dali",
-            _TIERS.index(settings.keep),
+            _TIERS.index(settings.cache),
             settings.augment_on != current.augment_on,
             settings.workers,
             -one.of_run,
@@ -157,7 +157,7 @@ def _one_change(
     most = max((one.of_run for one in alone), default=0.0)
     enough = [one for one in alone if one.of_run > now.of_run * (1 + WORTH) and one.of_run >= most * (1 - WORTH)]
     if enough:
-        found = min(enough, key=lambda one: (one.settings.workers, _TIERS.index(one.settings.keep)))
+        found = min(enough, key=lambda one: (one.settings.workers, _TIERS.index(one.settings.cache)))
         return found.settings.overrides(current), found.of_run / now.of_run
     if best is now:
         return {}, 1.0
@@ -181,14 +181,14 @@ def _why(best: Prediction, now: Prediction, facts: Facts) -> str:
         return f"nothing that was tried is more than {WORTH:.0%} faster than the settings as they are"
     settings, changes = best.settings, best.settings.overrides(now.settings)
     reasons = []
-    if settings.keep != "none" and "dataset.keep" in changes:
-        share = facts.kept_share(settings.keep)
+    if settings.cache != "none" and "dataset.cache" in changes:
+        share = facts.cached_share(settings.cache)
         part = "the set" if share == 1 else f"{share:.0%} of the set"
-        saved = facts.stages.fresh + facts.stages.fetch + facts.stages.wait - facts.stages.kept
+        saved = facts.stages.fresh + facts.stages.fetch + facts.stages.wait - facts.stages.cached
         reasons.append(
-            f"{part} fits ({facts.kept_bytes * share / 2**30:.2g} GiB), which saves {saved * 1e6:,.0f} us an image"
+            f"{part} fits ({facts.cache_bytes * share / 2**30:.2g} GiB), which saves {saved * 1e6:,.0f} us an image"
         )
-    if "dataset.workers" in changes and settings.keep != "gpu":
+    if "dataset.workers" in changes and settings.cache != "gpu":
         cores = f"{facts.cores} cores" if facts.cores > 1 else "one core"
         alone = f"on {cores} the training process loads fastest by itself"
         reasons.append(f"{cores} can feed {settings.workers} processes" if settings.workers else alone)

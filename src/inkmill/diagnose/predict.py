@@ -49,11 +49,11 @@ def predict(settings: Settings, facts: Facts) -> Prediction:
         ValueError: the step of these settings was not measured.
     """
     step = step_of(settings, facts)
-    kept, cold = facts.kept_share(settings.keep), not facts.page_cached
-    later, first = _limits(settings, facts, step, kept, cold), _limits(settings, facts, step, 0.0, cold=True)
+    cached, cold = facts.cached_share(settings.cache), not facts.page_cached
+    later, first = _limits(settings, facts, step, cached, cold), _limits(settings, facts, step, 0.0, cold=True)
     waits = facts.stages.wait > 0
-    steady, start = _seconds(later, waits and cold and kept < 1), _seconds(first, waits)
-    if settings.keep == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
+    steady, start = _seconds(later, waits and cold and cached < 1), _seconds(first, waits)
+    if settings.cache == "gpu":  # the pictures are loaded before the first epoch, which is then like the others
         start += steady
     average = (start + (facts.epochs - 1) * steady) / facts.epochs
     return Prediction(settings, 1 / steady, 1 / average, max(later, key=lambda name: later[name]))
@@ -74,13 +74,13 @@ def _seconds(limits: Limits, waits: bool) -> float:
     return longest * math.pow(sum((one / longest) ** power for one in limits.values()), 1 / power)
 
 
-def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: bool) -> Limits:
+def _limits(settings: Settings, facts: Facts, step: Step, cached: float, cold: bool) -> Limits:
     """Return what each part needs for an image of which the share `kept` is kept, and the rest read `cold` or not."""
     stages = facts.stages
-    on_gpu = settings.augment_on == "gpu" or settings.keep == "gpu"
+    on_gpu = settings.augment_on == "gpu" or settings.cache == "gpu"
     device = step.seconds + ((stages.augment_gpu or 0.0) if on_gpu else 0.0)
     host = step.host + (stages.augment_host if on_gpu else 0.0)
-    if settings.loader == "dali" and kept < 1:
+    if settings.loader == "dali" and cached < 1:
         rate = facts.dali.get(settings.decode_on, 0.0)
         alone = 1 / rate if rate else float("inf")
         reading = (stages.wait + stages.fetch if cold else 0.0) / _dali_readers(facts.cores)
@@ -89,12 +89,12 @@ def _limits(settings: Settings, facts: Facts, step: Step, kept: float, cold: boo
         return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = 0.0 if on_gpu else stages.draw + stages.augment
     fresh = stages.fresh + (stages.fetch if cold else 0.0)
-    if not augment and settings.keep == "none" and stages.hand_over is not None:  # see LoadPlan.may_leave_fitting
+    if not augment and settings.cache == "none" and stages.hand_over is not None:  # see LoadPlan.may_leave_fitting
         fresh += stages.hand_over - stages.fit
-    if settings.keep == "gpu" and kept == 1:
+    if settings.cache == "gpu" and cached == 1:
         return {"step": device, "host": host}
-    work = (1 - kept) * fresh + kept * stages.kept + augment + stages.other
-    wait = (1 - kept) * stages.wait if cold else 0.0
+    work = (1 - cached) * fresh + cached * stages.cached + augment + stages.other
+    wait = (1 - cached) * stages.wait if cold else 0.0
     if settings.workers == 0:
         own = work + wait + host
         return {"step": device, "host": own} if facts.on_gpu else {"step": device + work + wait}

@@ -25,7 +25,7 @@ from inkmill.data.loaders import LoadPlan, measure_buckets
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.maker import BatchMaker, Made
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.sources import Subset
 from inkmill.data.types import Batch
 from inkmill.diagnose.gpu_clock import GpuClock
@@ -95,7 +95,7 @@ class Rig:
         if plan.fit.mode == "height" and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
         self.plan = plan
-        self.cached = DeviceLoader(CachedLoader(replace(plan, keep=Keep()), batches), self.device)
+        self.cached = DeviceLoader(CachedLoader(replace(plan, cache=CacheConfig()), batches), self.device)
         try:
             self.loop = self._new_loop(fabric, prepared) if loop is None else loop
         except BaseException:

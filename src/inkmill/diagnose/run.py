@@ -146,14 +146,14 @@ class _Run:
     def run(self, whole: Source) -> Diagnosis:
         seconds = self.seconds
         self._mark("start")
-        with TemporaryDirectory(prefix="inkmill-diagnose-") as kept:
-            self.kept = kept
+        with TemporaryDirectory(prefix="inkmill-diagnose-") as cached:
+            self.cached = cached
             sampled = take_sample(self.spec, whole, self.say)
             storage = measure_storage(sampled.source, self.folder, min(3.0, 0.1 * seconds))
             sampled = affordable(sampled, self.spec, storage, _PASS * seconds)
             read_all(sampled.source, range(len(sampled.source)))
             self._mark("data")
-            self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.keep_gib * 2**30)
+            self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.cache_gib * 2**30)
             rig = Rig(self.spec, sampled.prepared)
             self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:
@@ -292,8 +292,8 @@ class _Run:
             nonlocal sampled
             settings = plan.best.settings
             spec = changed(self.spec, overrides := settings.overrides(current))
-            room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(settings.keep, 0)
-            if cold and settings.keep == "none":
+            room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(settings.cache, 0)
+            if cold and settings.cache == "none":
                 sampled = enough_to_try(sampled, spec)  # for later trials too
             spec = self._with_scaled_keep(spec, sampled, room_left)
             if overrides:
@@ -309,8 +309,8 @@ class _Run:
     def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
         """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""
         spec = spec.model_copy(deep=True)
-        spec.dataset.keep_gib = max(1e-6, room_left / 2**30 * len(sampled.source) / len(sampled.whole))
-        spec.dataset.keep_dir = self.kept
+        spec.dataset.cache_gib = max(1e-6, room_left / 2**30 * len(sampled.source) / len(sampled.whole))
+        spec.dataset.cache_dir = self.cached
         return spec
 
     def _convert_command(self) -> str:

@@ -20,7 +20,7 @@ from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
 from inkmill.data.loaders.rows import UnfittedRows, unfitted_bytes
 from inkmill.data.loaders.upload import why_not_fit
-from inkmill.data.pipeline.cache import Keep, open_store
+from inkmill.data.pipeline.cache import CacheConfig, open_cache
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Subset
 from inkmill.data.sources.base import reading
@@ -117,7 +117,7 @@ class _Chunks:
         if plan.numbers is not None or plan.pipeline is not None:
             found |= self._augmenting()
         if plan.bucket_widths is None:
-            found["kept"] = self._kept()
+            found["kept"] = self._cached()
         return found
 
     def handing_over(self) -> Callable[[], float]:
@@ -157,19 +157,19 @@ class _Chunks:
             "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),
         }
 
-    def _kept(self) -> Callable[[], float]:
+    def _cached(self) -> Callable[[], float]:
         """Return the window of getting pictures that are kept in RAM."""
         fit, part = self.plan.fit, Subset(self.plan.source, [row for some in self.rows for row in some])
-        store = open_store(Keep("ram", 1.0), part, fit)
-        assert store is not None
+        cache = open_cache(CacheConfig("ram", 1.0), part, fit)
+        assert cache is not None
         places, start = [], 0
         for images in self.pixels:
             index = np.arange(start, start + len(images))
             start += len(images)
             fitted = np.stack([fit.apply(image)[0] for image in images])
-            store.write(index, fitted, np.full(len(index), fit.width, np.int32))
+            cache.write(index, fitted, np.full(len(index), fit.width, np.int32))
             places.append((index, fitted, np.empty(len(index), np.int32)))
-        return self._window(lambda number: store.read(*places[number]))
+        return self._window(lambda number: cache.read(*places[number]))
 
     def _window(self, work: Callable[[int], Any], images: int | None = None) -> Callable[[], float]:
         """Return the window of some work on a chunk, by its number; or on so many images, whatever the number."""

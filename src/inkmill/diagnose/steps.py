@@ -163,8 +163,8 @@ def settings_of(spec: Spec, rig: Rig) -> Settings:
     return Settings(
         loader="workers" if dataset.loader == "auto" else dataset.loader,
         workers=dataset.workers,
-        keep=dataset.keep,
-        augment_on="gpu" if rig.plan.engine == "none" or dataset.keep == "gpu" else "cpu",
+        cache=dataset.cache,
+        augment_on="gpu" if rig.plan.engine == "none" or dataset.cache == "gpu" else "cpu",
         decode_on=dataset.decode_on,
         batch_size=dataset.batch_size,
         precision=precision,

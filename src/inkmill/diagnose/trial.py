@@ -32,7 +32,7 @@ def open_warm(rig: Rig, seconds: float) -> DeviceLoader:
     """Open the real loader and take so many batches that everything that is kept is kept, if the time allows."""
     loader = rig.open_real()
     try:
-        until, fills = monotonic() + seconds, rig.spec.dataset.keep not in ("none", "gpu")
+        until, fills = monotonic() + seconds, rig.spec.dataset.cache not in ("none", "gpu")
         while True:
             for number, _ in enumerate(loader):
                 if monotonic() > until or (not fills and number >= rig.spec.dataset.workers):
@@ -67,12 +67,12 @@ def run_trial(
     Raises:
         InkmillError: these settings cannot run here.
     """
-    cold = cold and spec.dataset.keep == "none"
+    cold = cold and spec.dataset.cache == "none"
     if cold:
         sampled = enough_to_try(sampled, spec)
     rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
     try:
-        with open_warm(rig, warm_s) if spec.dataset.keep != "none" else rig.open_real() as loader:
+        with open_warm(rig, warm_s) if spec.dataset.cache != "none" else rig.open_real() as loader:
             if cold and len(loader) <= _makers(loader):
                 tell(
                     f"the trial read from memory, not from the disk: the sample has {len(loader)} batches"

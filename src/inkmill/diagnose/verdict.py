@@ -100,7 +100,7 @@ def _of_stall(stall: Stall, evidence: Evidence) -> Verdict:
         case "fetch":
             when = " of the first epoch" if evidence.page_cached else ""
             lead = f"fetch: reading from the disk adds {stall.share:.0%} to each step{when}"
-            if evidence.storage.converting_pays and evidence.convert and "dataset.keep" not in evidence.plan.change:
+            if evidence.storage.converting_pays and evidence.convert and "dataset.cache" not in evidence.plan.change:
                 gain = f"which reads {evidence.storage.gain:.1f} times as fast here"
                 return Verdict("fetch", f"{lead}; convert the files to shards, {gain}: {evidence.convert}")
             return _with_change("fetch", lead, evidence, "copy the data set to a faster disk")
@@ -150,7 +150,7 @@ def _largest_stage(evidence: Evidence) -> str:
     names |= {"augment": "augmentation", "collate": "laying out"}
     settings, times = evidence.plan.current.settings, evidence.stages.times
     for_gpu = {"draw", "augment"} if settings.augment_on == "gpu" else set[str]()
-    if "hand over" in times and settings.keep == "none" and (for_gpu or "augment" not in times):
+    if "hand over" in times and settings.cache == "none" and (for_gpu or "augment" not in times):
         for_gpu.add("fit")
     means = {name: time.mean for name, time in times.items() if name in names and name not in for_gpu}
     return names[max(means, key=lambda name: means[name])]

@@ -1,6 +1,6 @@
 """Which one setting would help a training run that waits for its data; a function of what was measured, without state.
 
-The slowest stage alone does not say what to change: decoding that is too slow may want more workers, kept pictures, or
+The slowest stage alone does not say what to change: decoding that is too slow may want more workers, cached pictures, or
 nothing but another machine. So each cause has its remedies in order, and the first that this machine has room for is
 the advice.
 """
@@ -24,7 +24,7 @@ _DOING = {
     "read": "reading",
     "decode": "decoding",
     "fit": "resizing",
-    "keep": "copying kept pictures",
+    "keep": "copying cached pictures",
     "augment": "augmentation",
     "other": "collating",
 }
@@ -61,7 +61,7 @@ class Loading:
         who: what makes the batches; "resident": pictures lie on the GPU already.
         makers: how many of them; 0 where training makes its batches itself.
         keep: where fitted pictures are kept.
-        keep_gib: the cap of that store.
+        cache_gib: the cap of that store.
         store_bytes: what a store of all pictures would take.
         makers_augment: whether the random changes are applied by those who make the batches.
         gpu_can_augment: whether a GPU could do that, and hold the pictures: one input size, changes that are numbers.
@@ -71,8 +71,8 @@ class Loading:
 
     who: Literal["workers", "threads", "dali", "resident"]
     makers: int
-    keep: Literal["none", "disk", "ram", "gpu"]
-    keep_gib: float
+    cache: Literal["none", "disk", "ram", "gpu"]
+    cache_gib: float
     store_bytes: int
     makers_augment: bool
     gpu_can_augment: bool
@@ -153,14 +153,14 @@ def _workers_needed(waiting: Waiting, loading: Loading) -> int:
     return max(loading.makers + 1, math.ceil(loading.makers / left) if loading.makers else math.ceil(1 / left - 1))
 
 
-def _keep(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
+def _cache_config(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
     """The first tier that all pictures fit into."""
     return _in_memory(waiting, loading, machine) or _tier("disk", loading, machine)
 
 
 def _in_memory(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
     """The same without the disk, where reading is what is slow."""
-    return _tier("ram", loading, machine) or _keep_on_gpu(waiting, loading, machine)
+    return _tier("ram", loading, machine) or _cache_on_gpu(waiting, loading, machine)
 
 
 def _tier(tier: Literal["ram", "disk"], loading: Loading, machine: Machine) -> str | None:
@@ -168,20 +168,20 @@ def _tier(tier: Literal["ram", "disk"], loading: Loading, machine: Machine) -> s
         need, free, room = loading.store_bytes * loading.ranks, machine.ram, machine.ram * RAM_SHARE
     else:  # one file for all ranks
         need, free, room = loading.store_bytes, machine.disk, machine.disk * DISK_SHARE
-    small_cap = loading.store_bytes > loading.keep_gib * _GIB
-    cap = f"dataset.keep_gib={math.ceil(loading.store_bytes / _GIB)}"
-    if need > room or loading.keep not in ("none", tier):
+    small_cap = loading.store_bytes > loading.cache_gib * _GIB
+    cap = f"dataset.cache_gib={math.ceil(loading.store_bytes / _GIB)}"
+    if need > room or loading.cache not in ("none", tier):
         return None
-    if loading.keep == tier:
+    if loading.cache == tier:
         return f"{cap} would keep all pictures" if small_cap else None
-    return f"dataset.keep={tier}{' ' + cap if small_cap else ''} would save it ({_size(need)} of {_size(free)} free)"
+    return f"dataset.cache={tier}{' ' + cap if small_cap else ''} would save it ({_size(need)} of {_size(free)} free)"
 
 
-def _keep_on_gpu(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
+def _cache_on_gpu(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
     fits = loading.gpu_can_augment and loading.store_bytes <= machine.gpu * GPU_SHARE
-    if loading.keep == "gpu" or loading.who == "dali" or not fits:
+    if loading.cache == "gpu" or loading.who == "dali" or not fits:
         return None
-    return f"dataset.keep=gpu would save it ({_size(loading.store_bytes)} of {_size(machine.gpu)} free)"
+    return f"dataset.cache=gpu would save it ({_size(loading.store_bytes)} of {_size(machine.gpu)} free)"
 
 
 def _shards(waiting: Waiting, loading: Loading, machine: Machine) -> str | None:
@@ -195,17 +195,17 @@ def _augment_on_gpu(waiting: Waiting, loading: Loading, machine: Machine) -> str
     return "dataset.augment_on=gpu would leave it to the GPU" if wanted else None
 
 
-_PREPARING = (_all_workers_needed, _keep, _workers)
+_PREPARING = (_all_workers_needed, _cache_config, _workers)
 _REMEDIES: dict[str, tuple[_Remedy, ...]] = {
     "read": (_in_memory, _shards, _workers),
     "decode": _PREPARING,
     "fit": _PREPARING,
     "augment": (_augment_on_gpu, _workers),
-    "keep": (_workers, _keep_on_gpu),
-    "other": (_workers, _keep_on_gpu),
-    "copy": (_keep_on_gpu,),
-    "handing over": (_keep_on_gpu,),
-    "dali": (_keep,),
+    "keep": (_workers, _cache_on_gpu),
+    "other": (_workers, _cache_on_gpu),
+    "copy": (_cache_on_gpu,),
+    "handing over": (_cache_on_gpu,),
+    "dali": (_cache_config,),
 }
 
 
@@ -220,7 +220,7 @@ def _nothing(cause: str, loading: Loading, machine: Machine) -> str:
     busy = f"the {machine.cores} cores of this machine are all busy" if machine.cores > 1 else "its one core is busy"
     if cause == "augment":
         return f"{busy}, so only fewer changes in dataset.augmentation would help"
-    if cause in ("decode", "fit") and loading.keep == "none":
+    if cause in ("decode", "fit") and loading.cache == "none":
         need, ram, disk = (_size(size) for size in (loading.store_bytes, machine.ram, machine.disk))
         return f"{busy}, and keeping the pictures needs {need} ({ram} of RAM and {disk} of disk are free)"
     return f"{busy}, so only more of them would help"

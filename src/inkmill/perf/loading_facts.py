@@ -48,8 +48,8 @@ def loading_of(loader: DeviceLoader, dataset: DatasetSpec, ranks: int) -> Loadin
     return Loading(
         who=who,
         makers=dataset.workers if who == "dali" else loader.loader.makers,  # what feeds DALI is not for users to set
-        keep=dataset.keep,
-        keep_gib=dataset.keep_gib,
+        cache=dataset.cache,
+        cache_gib=dataset.cache_gib,
         store_bytes=Layout(plan.fit, len(plan.source), plan.bucket_widths, _UNLIMITED).total,
         makers_augment=plan.augmentation is not None and plan.engine == "cv" and who != "dali",
         gpu_can_augment=loader.device.type == "cuda" and plan.pipeline is None and plan.fit.mode != "height",
@@ -61,7 +61,7 @@ def loading_of(loader: DeviceLoader, dataset: DatasetSpec, ranks: int) -> Loadin
 def _who(dataset: DatasetSpec) -> Literal["workers", "threads", "dali", "resident"]:
     if dataset.loader == "dali":
         return "dali"
-    if dataset.keep == "gpu":
+    if dataset.cache == "gpu":
         return "resident"
     return "threads" if dataset.loader == "threads" else "workers"
 
@@ -77,13 +77,13 @@ def machine_for(loading: Loading, device: torch.device, dataset: DatasetSpec, co
     Args:
         loading: how it loads.
         device: where it trains.
-        dataset: names the folder of kept pictures.
+        dataset: names the folder of cached pictures.
         cores_at_work: of the whole machine, by whatever program.
     """
     cores = max(1, machine.cores() // loading.ranks)
     idle = min(cores - loading.makers - 1, int((os.cpu_count() or 1) - cores_at_work) // loading.ranks)
     ram = [size for size in (machine.memory_left(), shared.bytes_left()) if size is not None]
-    folder = Path(dataset.keep_dir) if dataset.keep_dir else default_cache_dir()
+    folder = Path(dataset.cache_dir) if dataset.cache_dir else default_cache_dir()
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     return Machine(cores, max(0, idle), min(ram, default=0), shutil.disk_usage(there).free, gpu)

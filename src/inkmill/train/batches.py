@@ -20,7 +20,7 @@ from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.buckets import measure_buckets
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
@@ -78,15 +78,15 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
         engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
-        keep=_keep(dataset),
+        cache=_cache_config(dataset),
     )
 
 
 def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, workers: int) -> Loader:
-    """Return the loader that `dataset.loader` and `dataset.keep` ask for.
+    """Return the loader that `dataset.loader` and `dataset.cache` ask for.
 
     Raises:
-        ConfigError: keep=gpu without a GPU, or more pictures than it holds.
+        ConfigError: cache=gpu without a GPU, or more pictures than it holds.
         MissingExtraError: loader=dali without DALI.
     """
     if plan.fit.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
@@ -99,9 +99,9 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
         reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
         return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
-    if dataset.keep == "gpu":
+    if dataset.cache == "gpu":
         if device.type != "cuda":
-            raise ConfigError("dataset.keep=gpu, and there is no GPU here; use dataset.keep=ram")
+            raise ConfigError("dataset.cache=gpu, and there is no GPU here; use dataset.cache=ram")
         from inkmill.data.loaders.resident import ResidentLoader
 
         return ResidentLoader(replace(plan, engine="none"), device, workers)
@@ -127,6 +127,6 @@ def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
     return on_gpu and dataset.augment_on in ("auto", "gpu")
 
 
-def _keep(dataset: DatasetSpec) -> Keep:
-    tier = "none" if dataset.keep == "gpu" else dataset.keep
-    return Keep(tier, dataset.keep_gib, Path(dataset.keep_dir) if dataset.keep_dir else None)
+def _cache_config(dataset: DatasetSpec) -> CacheConfig:
+    tier = "none" if dataset.cache == "gpu" else dataset.cache
+    return CacheConfig(tier, dataset.cache_gib, Path(dataset.cache_dir) if dataset.cache_dir else None)

@@ -28,7 +28,7 @@ def save_checkpoint(
     key: Key | None = None,
     spare: Path | None = None,
 ) -> Path:
-    """Write `model_epoch_EEE_step_SSSSS.pth`, point the latest link at it, and delete all but the newest `keep`.
+    """Write `model_epoch_EEE_step_SSSSS.pth`, point the latest link at it, and delete all but the newest `cache`.
 
     Args:
         folder: the results folder of training.

@@ -25,7 +25,7 @@ from inkmill.data.augment import open_augmentation
 from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
 from inkmill.data.loaders.dali.package import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.data.types import Source, Text
@@ -94,7 +94,7 @@ class TextDataModule(LightningDataModule):
         normalise: Sequence[str] = (),
         val_fraction: float = 0.1,
         on_bad_sample: Literal["raise", "skip"] = "raise",
-        keep: Keep = Keep(),  # noqa: B008 - frozen
+        cache: CacheConfig = CacheConfig(),  # noqa: B008 - frozen
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class TextDataModule(LightningDataModule):
             "batch_size": batch_size,
             "seed": seed,
             "on_bad_sample": on_bad_sample,
-            "keep": keep,
+            "keep": cache,
         }
         self._loaders: list[ReadyLoader] = []
 
@@ -227,15 +227,15 @@ def _texts(source: Source, normaliser: Normaliser) -> list[str]:
 def _usable(source: Source, codec: Codec, normaliser: Normaliser, notes: list[str]) -> Source:
     """Return the samples whose labels the codec can encode; the others are noted by reason."""
     lost: Counter[str] = Counter()
-    keep = []
+    cache = []
     for index, text in enumerate(_texts(source, normaliser)):
         if len(text) > codec.max_label_length:
             lost[f"longer than {codec.max_label_length} characters"] += 1
         elif codec.charset.unknown(text):
             lost["with characters that are not in the list"] += 1
         else:
-            keep.append(index)
+            cache.append(index)
     notes.extend(f"{source.name}: {count:,} labels {reason} are left out" for reason, count in lost.items())
-    if not keep:
+    if not cache:
         raise DataError(f"{source.name}: none of its {len(source)} labels can be encoded: {'; '.join(notes[-2:])}")
-    return Subset(source, np.array(keep)) if lost else source
+    return Subset(source, np.array(cache)) if lost else source

@@ -58,7 +58,7 @@ class RemapReport:
 
     taken: int = 0
     smaller: int = 0
-    head_kept: str = ""
+    head_cached: str = ""
     head_new: str = ""
     fresh: dict[str, str] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
@@ -69,9 +69,9 @@ class RemapReport:
         lines = [f"{self.taken} tensors taken, {len(self.fresh)} start anew, {len(self.unused)} of the file unused"]
         if self.smaller:
             lines.append(f"pruned: {self.smaller} tensors are smaller than the spec's model has them, as in the file")
-        if self.head_kept or self.head_new:
+        if self.head_cached or self.head_new:
             lines.append(
-                f"head matched by character: {len(self.head_kept)} kept, {len(self.head_new)} new"
+                f"head matched by character: {len(self.head_cached)} kept, {len(self.head_new)} new"
                 + (f" ({_shortened(self.head_new)})" if self.head_new else "")
             )
         lines += [f"  anew: {name} ({why})" for name, why in list(self.fresh.items())[:SHOWN]]
@@ -157,7 +157,7 @@ def start_from(
             f"{path}: none of its {count} tensors fits this model; give the architecture it was made for"
         )
     if old is not None and not axes.keys() <= report.fresh.keys():
-        report.head_kept = "".join(char for char in charset.chars if char in old)
+        report.head_cached = "".join(char for char in charset.chars if char in old)
         report.head_new = old.unknown("".join(charset.chars))
     return report
 

@@ -138,7 +138,7 @@ class TrainingLoop:
         progress, settings = self.progress, self.spec.train
         self.model.train()
         last = len(self.loader)
-        fills = self.spec.dataset.keep != "none" and self.loader.stats.batches == 0
+        fills = self.spec.dataset.cache != "none" and self.loader.stats.batches == 0
         self.reporter.epoch_starts(progress.epoch, progress.batches, last, self.loader.stats, fills)
         if progress.batches < last:  # else the checkpoint was taken after the last batch of its epoch
             self.loader.set_epoch(progress.epoch)

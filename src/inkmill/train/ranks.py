@@ -65,7 +65,7 @@ def ending_together(fabric: Fabric, tell: Callable[[str], None]) -> Iterator[Non
         watch.stop()
 
 
-def _store() -> Any:
+def _cache() -> Any:
     """Return the store of the process group, by a connection that nothing waits on."""
     from torch.distributed import distributed_c10d
 
@@ -78,11 +78,11 @@ class _Watch(threading.Thread):
     def __init__(self, fabric: Fabric, tell: Callable[[str], None]) -> None:
         super().__init__(daemon=True, name="inkmill-ranks")
         self._rank, self._ranks, self._node = fabric.global_rank, fabric.world_size, str(fabric.node_rank)
-        self._store, self._tell = _store(), tell
+        self._cache, self._tell = _cache(), tell
         self._over, self._is_done = threading.Event(), False
         self._processes: dict[int, int] = {}
         """Of the ranks that are known; in place of one on another machine, which cannot be seen, stands this one."""
-        self._store.set(f"{_PROCESS}{self._rank}", f"{os.getpid()} {self._node}")
+        self._cache.set(f"{_PROCESS}{self._rank}", f"{os.getpid()} {self._node}")
 
     def run(self) -> None:
         """Look until this rank ends or another has failed."""
@@ -93,11 +93,11 @@ class _Watch(threading.Thread):
     def _trouble(self) -> str:
         """Return which rank has failed or is gone, or nothing."""
         try:
-            if self._store.check([_FAILED]):
-                return str(self._store.get(_FAILED).decode())
+            if self._cache.check([_FAILED]):
+                return str(self._cache.get(_FAILED).decode())
             for rank in set(range(self._ranks)) - {self._rank, *self._processes}:
-                if self._store.check([f"{_PROCESS}{rank}"]):
-                    number, _, node = self._store.get(f"{_PROCESS}{rank}").decode().partition(" ")
+                if self._cache.check([f"{_PROCESS}{rank}"]):
+                    number, _, node = self._cache.get(f"{_PROCESS}{rank}").decode().partition(" ")
                     self._processes[rank] = int(number) if node == self._node else os.getpid()
         except RuntimeError:  # rank 0 held the store
             return "" if self._is_done else self._gone(0)
@@ -118,7 +118,7 @@ class _Watch(threading.Thread):
                 sys.stderr.write(f"inkmill: {sentence}\n")
                 sys.stderr.flush()
         with suppress(RuntimeError):
-            self._store.add(_HEARD, 1)
+            self._cache.add(_HEARD, 1)
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(_EXIT_CODE)  # the main thread is inside a collective, from which no exception gets it out
@@ -133,19 +133,19 @@ class _Watch(threading.Thread):
         reason = str(error) if isinstance(error, InkmillError) else f"{type(error).__name__}: {error}"
         said = f"rank {self._rank} of {self._ranks} failed, so training stops: {' '.join(reason.split())}"
         with suppress(RuntimeError):
-            if self._store.compare_set(_FAILED, "", said).decode() != said:
-                self._store.add(_HEARD, 1)
+            if self._cache.compare_set(_FAILED, "", said).decode() != said:
+                self._cache.add(_HEARD, 1)
                 return
             until = time.monotonic() + HEARD_WITHIN_S
-            while self._store.add(_HEARD, 0) < self._ranks - 1 and time.monotonic() < until:
+            while self._cache.add(_HEARD, 0) < self._ranks - 1 and time.monotonic() < until:
                 time.sleep(LOOK_EVERY_S / 5)
 
     def done(self) -> None:
         """Wait for the other ranks: one that leaves earlier would be missed."""
         self._is_done = True
         with suppress(RuntimeError):
-            self._store.add(_DONE, 1)
-            while self._store.add(_DONE, 0) < self._ranks:
+            self._cache.add(_DONE, 1)
+            while self._cache.add(_DONE, 0) < self._ranks:
                 time.sleep(LOOK_EVERY_S / 5)
 
     def stop(self) -> None:

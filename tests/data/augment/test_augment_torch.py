@@ -181,11 +181,11 @@ def test_a_short_batch_is_the_same_bytes_whether_it_comes_first_or_later(
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     images, index = torch.from_numpy(crops[3]).cuda(), np.arange(64)
-    augmentation, kept = Augmentation(SPECS["scene_text"]), images if held else None
+    augmentation, cached = Augmentation(SPECS["scene_text"]), images if held else None
 
     def augmented(drawing: DrawingPass, rows: np.ndarray) -> torch.Tensor:
         return drawing(9, 1, rows, None if held else images[torch.from_numpy(rows).cuda()])
 
-    first, later = (DrawingPass(augmentation, 64, images.device, held=kept) for _ in range(2))
+    first, later = (DrawingPass(augmentation, 64, images.device, held=cached) for _ in range(2))
     augmented(later, index)
     assert torch.equal(augmented(first, index[:11]), augmented(later, index[:11]))

@@ -15,7 +15,7 @@ from captcha_source import CaptchaSource, PaintedSource
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import AlbumentationsPipeline, open_augmentation
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Fit
 from inkmill.errors import ConfigError, DataError
@@ -80,7 +80,7 @@ def test_every_loader_gives_the_same_bytes(plan: LoadPlan, snapshot: Callable[..
 def test_kept_pictures_give_them_too(plan: LoadPlan, snapshot: Callable[..., Any], other: str) -> None:
     inline = make_loader(plan)
     expected = [snapshot(inline) for _ in range(2)]
-    with OTHERS[other](replace(plan, keep=Keep("ram"))) as loader:
+    with OTHERS[other](replace(plan, cache=CacheConfig("ram"))) as loader:
         assert [snapshot(loader) for _ in range(2)] == expected
 
 

@@ -61,7 +61,7 @@ def test_the_second_epoch_reads_nothing(plan, monkeypatch):
         first = list(loader)
         monkeypatch.setattr(CaptchaSource, "get", lambda self, index: pytest.fail("the source was read again"))
         assert len(list(loader)) == len(first)
-        assert loader.stats.kept == 2 * len(plan.source)
+        assert loader.stats.cached == 2 * len(plan.source)
 
 
 def test_an_epoch_left_in_the_middle_resumes_exactly(plan):

@@ -22,7 +22,7 @@ from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import load_preset
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fit_here, unfitted_bytes
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit, FitMode
 from inkmill.data.pipeline.targets import has_polygons
 from inkmill.data.types import Polygons, Target
@@ -187,7 +187,7 @@ def test_an_epoch_of_bad_samples_alone_has_empty_batches(captcha_plan: Callable[
 def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..., LoadPlan]) -> None:
     plain = captcha_plan()
     augmented = replace(plain, augmentation=STRONG)
-    for plan in (replace(plain, keep=Keep("ram")), augmented):
+    for plan in (replace(plain, cache=CacheConfig("ram")), augmented):
         with make_loader(plan) as loader:
             assert not loader.leave_fitting()
             assert next(iter(loader.views())).images.ndim == 4

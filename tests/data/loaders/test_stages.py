@@ -14,7 +14,7 @@ from captcha_source import SlowPipeline, SlowSource
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.stages import STAGES, StageClock, add
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 
 Undisturbed = Callable[[Callable[[], bool]], bool]
 
@@ -87,7 +87,7 @@ def test_slow_augmentation_is_named(captcha_plan: Callable[..., LoadPlan], undis
 
 
 def test_kept_pictures_are_neither_read_nor_decoded(captcha_plan: Callable[..., LoadPlan]) -> None:
-    loader = make_loader(captcha_plan(64, batch_size=16, keep=Keep("ram")))
+    loader = make_loader(captcha_plan(64, batch_size=16, cache=CacheConfig("ram")))
     list(loader)
     first = dict(loader.stats.stages)
     assert min(first["read"], first["decode"], first["fit"], first["keep"]) > 0

@@ -16,7 +16,7 @@ from captcha_source import PaintedSource
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import parse_ops
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit, FitMode
 from inkmill.data.types import Batch, Labels, Polygons, Target, Text
 
@@ -150,9 +150,9 @@ def test_texts_and_class_names_pass_unchanged() -> None:
 @pytest.mark.parametrize("tier", ["ram", "disk"])
 def test_kept_pictures_have_the_same_targets(tier: Any, tmp_path: Path) -> None:
     expected = targets_of(make_loader(plan()))
-    with make_loader(plan(keep=Keep(tier, folder=tmp_path))) as loader:
+    with make_loader(plan(cache=CacheConfig(tier, folder=tmp_path))) as loader:
         assert targets_of(loader) == expected
-        assert loader.stats.kept == COUNT
+        assert loader.stats.cached == COUNT
 
 
 def test_targets_belong_to_the_picture_that_another_engine_will_make() -> None:

@@ -1,4 +1,4 @@
-"""The kept store: what goes in comes out, or is noticed."""
+"""The cache: what goes in comes out, or is noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.data.pipeline.cache import Keep, Store, open_store
+from inkmill.data.pipeline.cache import CacheConfig, ImageCache, open_cache
 from inkmill.data.pipeline.cache_pages import Layout
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.types import Sample, Target
@@ -49,15 +49,15 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 16, 1), dtype=np.uint8
 WIDTHS = np.array([16, 9, 1], np.int32)
 
 
-def opened(folder: Path, source: Named | None = None, fit: Fit = FIT, max_gib: float = 1) -> Store:
-    store = open_store(Keep("disk", max_gib, folder), source or Named(), fit)
-    assert store is not None
-    return store
+def opened(folder: Path, source: Named | None = None, fit: Fit = FIT, max_gib: float = 1) -> ImageCache:
+    cache = open_cache(CacheConfig("disk", max_gib, folder), source or Named(), fit)
+    assert cache is not None
+    return cache
 
 
-def recalled(store: Store, index: np.ndarray = INDEX) -> tuple[list[bool], int, np.ndarray, np.ndarray]:
+def recalled(cache: ImageCache, index: np.ndarray = INDEX) -> tuple[list[bool], int, np.ndarray, np.ndarray]:
     images, widths = np.zeros_like(IMAGES), np.zeros_like(WIDTHS)
-    hit, damaged = store.read(index, images, widths)
+    hit, damaged = cache.read(index, images, widths)
     return hit.tolist(), damaged, images, widths
 
 
@@ -68,17 +68,17 @@ def only_file(folder: Path) -> Path:
 
 def test_what_was_kept_comes_back_also_in_a_later_run(tmp_path: Path) -> None:
     opened(tmp_path).write(INDEX, IMAGES, WIDTHS)
-    store = opened(tmp_path)
-    hit, damaged, images, widths = recalled(store)
-    assert (hit, damaged, store.notes, store.filled()) == ([True] * 3, 0, [], 3)
+    cache = opened(tmp_path)
+    hit, damaged, images, widths = recalled(cache)
+    assert (hit, damaged, cache.notes, cache.filled()) == ([True] * 3, 0, [], 3)
     assert np.array_equal(images, IMAGES)
     assert np.array_equal(widths, WIDTHS)
 
 
 def test_only_what_was_kept_comes_back(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    store.write(INDEX[:1], IMAGES[:1], WIDTHS[:1])
-    hit, _, images, widths = recalled(store)
+    cache = opened(tmp_path)
+    cache.write(INDEX[:1], IMAGES[:1], WIDTHS[:1])
+    hit, _, images, widths = recalled(cache)
     assert hit == [True, False, False]
     assert np.array_equal(images[0], IMAGES[0])
     assert not images[1:].any()
@@ -104,11 +104,11 @@ def test_every_damaged_byte_of_a_picture_is_noticed(tmp_path: Path) -> None:
     start = whole.index(IMAGES[1].tobytes())
     for offset in (start, start + 77, start + 127):
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
-        store = opened(tmp_path)
-        hit, damaged, _, _ = recalled(store)
+        cache = opened(tmp_path)
+        hit, damaged, _, _ = recalled(cache)
         assert (hit, damaged) == ([True, False, True], 1)
-        store.write(INDEX, IMAGES, WIDTHS)
-        assert recalled(store)[:2] == ([True] * 3, 0)
+        cache.write(INDEX, IMAGES, WIDTHS)
+        assert recalled(cache)[:2] == ([True] * 3, 0)
 
 
 def test_a_damaged_width_is_noticed(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_a_damaged_store_is_built_anew_and_says_so(
     opened(tmp_path).write(INDEX, IMAGES, WIDTHS)
     path = only_file(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
-    store = opened(tmp_path)
-    assert store.filled() == 0
-    assert len(store.notes) == 1
-    assert re.search(f"was rebuilt: {reason}", store.notes[0])
+    cache = opened(tmp_path)
+    assert cache.filled() == 0
+    assert len(cache.notes) == 1
+    assert re.search(f"was rebuilt: {reason}", cache.notes[0])
 
 
 def test_two_runs_share_one_store(tmp_path: Path) -> None:
@@ -149,16 +149,16 @@ def test_two_runs_share_one_store(tmp_path: Path) -> None:
 
 
 def test_a_cap_keeps_the_first_samples_and_never_evicts(tmp_path: Path) -> None:
-    store = opened(tmp_path, max_gib=10 * 128 / 2**30)
+    cache = opened(tmp_path, max_gib=10 * 128 / 2**30)
     for _ in range(2):
-        store.write(INDEX, IMAGES, WIDTHS)
-        assert recalled(store)[0] == [True, False, True]
-    assert store.notes == ["keeps 10 of 20 pictures: the cap is 1.19209e-06 GiB"]
+        cache.write(INDEX, IMAGES, WIDTHS)
+        assert recalled(cache)[0] == [True, False, True]
+    assert cache.notes == ["keeps 10 of 20 pictures: the cap is 1.19209e-06 GiB"]
     assert only_file(tmp_path).stat().st_size < 4096 + 10 * 128 + 10 * 9 + 8
 
 
 def test_no_tier_no_store(tmp_path: Path) -> None:
-    assert open_store(Keep("none", folder=tmp_path), Named(), FIT) is None
+    assert open_cache(CacheConfig("none", folder=tmp_path), Named(), FIT) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -169,7 +169,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_store_larger_than_the_disk_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"GiB free and the kept pictures need .*lower keep's max_gib"):
+    with pytest.raises(OutputError, match=r"GiB free and the cached pictures need .*lower keep's max_gib"):
         opened(tmp_path, Named(10**6), Fit(10_000, 100_000, 3), max_gib=10**9)
     assert not list(tmp_path.iterdir())
 

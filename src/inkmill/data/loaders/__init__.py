@@ -24,7 +24,7 @@ def make_loader(plan: LoadPlan, workers: int = 0, kind: Literal["auto", "workers
         kind: "auto" takes processes.
 
     Raises:
-        OutputError: the disk tier of the kept pictures cannot be written.
+        OutputError: the disk tier of the cached pictures cannot be written.
     """
     if plan.fit.mode == "height" and plan.bucket_widths is None:
         plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))

@@ -26,7 +26,7 @@ from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.rows import batch_bytes, fit_here
 from inkmill.data.loaders.stages import add
-from inkmill.data.pipeline.cache import Store, open_store
+from inkmill.data.pipeline.cache import ImageCache, open_cache
 from inkmill.data.sources.base import identity_of
 from inkmill.data.sources.combine import release
 from inkmill.data.types import Batch
@@ -78,9 +78,9 @@ class Loader(ABC):
         self.before_queueing: Callable[[], None] = lambda: None
         self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
         self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
-        self._store: Store | None = open_store(plan.keep, plan.source, plan.fit, plan.bucket_widths)
-        if self._store is not None:
-            self.stats.notes.extend(self._store.notes)
+        self._cache: ImageCache | None = open_cache(plan.cache, plan.source, plan.fit, plan.bucket_widths)
+        if self._cache is not None:
+            self.stats.notes.extend(self._cache.notes)
 
     def leave_fitting(self) -> bool:
         """Have `views` hold decoded pictures, which whoever takes them fits: what `rows.UnfittedRows` wrote.
@@ -179,7 +179,7 @@ class Loader(ABC):
         stats.batches += 1
         stats.images += len(made.batch)
         stats.left_out += made.left_out
-        stats.kept += made.kept
+        stats.cached += made.cached
         stats.damaged += made.damaged
         stats.regions.update(made.regions)
         add(stats.stages, made.stages)
@@ -271,8 +271,8 @@ class Loader(ABC):
 
     def close(self) -> None:
         """Give back processes, threads and memory; iterating again takes them again."""
-        if self._store is not None:
-            self._store.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,6 @@ class InlineLoader(Loader):
     hands_over_any_size = True
 
     def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
-        maker = BatchMaker(self.plan, self._store, self._blocked_mask, fits=self._fits)
+        maker = BatchMaker(self.plan, self._cache, self._blocked_mask, fits=self._fits)
         for number in range(first, len(self)):
             yield maker.make(epoch, number, np.empty(self.batch_bytes, np.uint8))

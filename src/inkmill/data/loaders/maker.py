@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.rows import FittedRows, Rows, Shape, UnfittedRows
 from inkmill.data.loaders.stages import Seconds, StageClock
-from inkmill.data.pipeline.cache import Store
+from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
 from inkmill.data.sources.base import described, reading
@@ -54,7 +54,7 @@ class Made:
     batch: Batch
     skipped: list[tuple[int, str, str]]
     left_out: int
-    kept: int
+    cached: int
     damaged: int
     regions: Regions = field(default_factory=Counter)
     stages: Seconds = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Made:
         batch = self.batch
         targets = _joined(batch.targets.values) if isinstance(batch.targets, Texts) else batch.targets
         rest = (batch.index, batch.widths, _joined(batch.keys), targets, batch.extra)
-        counts = (self.skipped, self.left_out, self.kept, self.damaged, self.regions, self.stages)
+        counts = (self.skipped, self.left_out, self.cached, self.damaged, self.regions, self.stages)
         return batch.images.shape, rest, counts
 
     @staticmethod
@@ -98,7 +98,7 @@ class BatchMaker:
 
     Args:
         plan: what to load.
-        store: the kept pictures, or None.
+        store: the cached pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         order: which samples make each batch; the plan's where None.
         fits: whether batches hold fitted pictures; else what `rows.UnfittedRows` wrote, in one dimension, and
@@ -108,12 +108,12 @@ class BatchMaker:
     def __init__(
         self,
         plan: LoadPlan,
-        store: Store | None,
+        cache: ImageCache | None,
         blocked: NDArray[Any],
         order: RowOrder | None = None,
         fits: bool = True,
     ) -> None:
-        self._plan, self._store, self._blocked, self._fits = plan, store, blocked, fits
+        self._plan, self._cache, self._blocked, self._fits = plan, cache, blocked, fits
         self._order = plan.order() if order is None else order
         if plan.augmentation is not None and plan.engine == "cv":
             from inkmill.data.augment.apply_cv import apply_cv
@@ -137,16 +137,16 @@ class BatchMaker:
         rows = (FittedRows if self._fits else UnfittedRows)(buffer, shape, self._plan.fit)
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
-        if self._store is not None:
+        if self._cache is not None:
             with clock.whole("keep"):
-                hit, damaged = self._store.read(index, rows.images, widths)
+                hit, damaged = self._cache.read(index, rows.images, widths)
         regions = Regions()
         keys, targets, skipped = self._load(index, rows, widths, hit, regions, clock)
         good = np.array([key is not None for key in keys], np.bool_)
-        if self._store is not None and not hit.all():
+        if self._cache is not None and not hit.all():
             new = slice(None) if good.all() and not hit.any() else good & ~hit  # a slice copies nothing
             with clock.whole("keep"):
-                self._store.write(index[new], rows.images[new], widths[new])
+                self._cache.write(index[new], rows.images[new], widths[new])
         if skipped:
             rows.only(good)
             widths, index = widths[good], index[good]
@@ -178,8 +178,8 @@ class BatchMaker:
         clock: StageClock,
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]]:
         """Read, decode and write the rows that are not kept, and fit all targets; None stands for a bad row."""
-        if hit.all() and (kept := self._all_kept(index)) is not None:
-            return kept
+        if hit.all() and (cached := self._all_kept(index)) is not None:
+            return cached
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
@@ -187,7 +187,7 @@ class BatchMaker:
             for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clocks, strict=True)):
                 try:
                     if hit[row]:
-                        key, target = self._kept(sample_index, regions)
+                        key, target = self._cached(sample_index, regions)
                     else:
                         key, target, widths[row] = self._made(get, sample_index, rows, row, regions, clocked)
                 except (DataError, OSError) as error:
@@ -209,7 +209,7 @@ class BatchMaker:
             return None
         return None if has_polygons(targets) else (list(keys), list(targets), [])
 
-    def _kept(self, index: int, regions: Regions) -> tuple[str, Target]:
+    def _cached(self, index: int, regions: Regions) -> tuple[str, Target]:
         source = self._plan.source
         target = source.target(index)
         if isinstance(target, Polygons):  # the size of their picture was not kept; its header tells

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.loaders.stages import Seconds
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.order import BatchOrder, Order
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.types import Source
@@ -62,7 +62,7 @@ class LoadPlan:
     on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
     max_bad: float = 0.01
     engine: Literal["cv", "none"] = "cv"
-    keep: Keep = field(default_factory=Keep)
+    cache: CacheConfig = field(default_factory=CacheConfig)
     quarantine: Path | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class LoadPlan:
         if self.engine == "none" and self.pipeline is not None:
             raise ConfigError(
                 "an Albumentations pipeline runs on the CPU, where batches are made: use augment_on=auto or cpu,"
-                " and another tier than keep=gpu"
+                " and another tier than cache=gpu"
             )
         if self.on_bad_sample == "quarantine" and self.quarantine is None:
             raise ValueError("on_bad_sample='quarantine' needs the folder `quarantine`")
@@ -106,7 +106,7 @@ class LoadPlan:
     def may_leave_fitting(self) -> bool:
         """Whether nothing needs fitted pictures where batches are made: they are neither kept nor augmented there."""
         augments = self.pipeline is not None or (self.numbers is not None and self.engine == "cv")
-        return not augments and self.keep.tier == "none"
+        return not augments and self.cache.tier == "none"
 
 
 def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:
@@ -130,8 +130,8 @@ class Stats:
         stages: seconds by stage that making these images took, of all workers together; see stages.py.
         left_out: rows missing from batches because their sample is bad; the same sample counts in every epoch.
         skipped: the keys of the bad samples, by reason.
-        kept: pictures that came from the kept store rather than from the source.
-        damaged: kept pictures whose checksum was wrong; they were decoded anew.
+        kept: pictures that came from the cache rather than from the source.
+        damaged: cached pictures whose checksum was wrong; they were decoded anew.
         regions: polygons "clipped" at the picture's border, or dropped: "degenerate", "outside", "mostly outside".
         notes: fallbacks and limits a user should know about, one sentence each.
     """
@@ -144,7 +144,7 @@ class Stats:
     stages: Seconds = field(default_factory=dict)
     left_out: int = 0
     skipped: dict[str, list[str]] = field(default_factory=dict)
-    kept: int = 0
+    cached: int = 0
     damaged: int = 0
     regions: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)

@@ -19,7 +19,7 @@ from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.targets import has_polygons, move_targets
 from inkmill.data.types import Batch, Target, Text, Texts, in_a_row
 from inkmill.errors import ConfigError, MissingExtraError
@@ -36,7 +36,7 @@ class ResidentLoader(Loader):
     """Keeps all pictures on `device`; batches have their images there, augmented.
 
     Args:
-        plan: what to load. Its `keep` says where the first pass finds and leaves the pictures; its `engine` is not
+        plan: what to load. Its `cache` says where the first pass finds and leaves the pictures; its `engine` is not
             asked, for the device augments, in a pass that is compiled at the first batch if it is a GPU.
         device: a torch device or its name.
         workers: processes of the first pass; 0 loads in the calling thread.
@@ -58,7 +58,7 @@ class ResidentLoader(Loader):
             raise ConfigError(
                 "pictures of several widths are not kept on a device: use input_fit=pad, or keep them in RAM"
             )
-        super().__init__(replace(plan, keep=Keep(), engine="none"))
+        super().__init__(replace(plan, cache=CacheConfig(), engine="none"))
         self._fill_plan = replace(
             plan,
             augmentation=None,

@@ -53,7 +53,7 @@ class ThreadLoader(Loader):
             future.cancel()
         self._pending.clear()
         self._size = self.batch_bytes
-        self._maker = BatchMaker(self.plan, self._store, self._blocked_mask, fits=self._fits)
+        self._maker = BatchMaker(self.plan, self._cache, self._blocked_mask, fits=self._fits)
         self._ahead = positions(epoch, first, len(self), endless=self.plan.shuffle)
 
     def _ask(self) -> None:

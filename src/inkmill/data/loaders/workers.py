@@ -21,7 +21,7 @@ from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.rows import batch_bytes
 from inkmill.data.loaders.worker_process import Task
-from inkmill.data.pipeline.cache import Store
+from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.sources.combine import release
 from inkmill.machine import memory_left
 
@@ -36,7 +36,7 @@ class _MakeBatches:
 
     plan: LoadPlan
     blocked: Arena
-    store: Store | None
+    cache: ImageCache | None
     fits: bool
 
     @property
@@ -44,7 +44,7 @@ class _MakeBatches:
         return -(-batch_bytes(self.plan, self.fits) // _ALIGNMENT) * _ALIGNMENT
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
-        maker = BatchMaker(self.plan, self.store, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
+        maker = BatchMaker(self.plan, self.cache, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
@@ -74,7 +74,7 @@ class WorkerLoader(Loader):
         )
 
     def _new_pool(self) -> Pool:
-        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._store, self._fits), self.makers)
+        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._cache, self._fits), self.makers)
 
     def leave_fitting(self) -> bool:
         """See Loader; workers that have started go on as they are."""

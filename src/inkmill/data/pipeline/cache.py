@@ -53,7 +53,7 @@ def default_cache_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class CacheConfig:
     """Which tier keeps fitted pictures.
 
     Attributes:
@@ -68,7 +68,7 @@ class Keep:
 
 
 @dataclass(slots=True)
-class Store:
+class ImageCache:
     """Fitted pictures of one source. Opened by the loader, pickled into its workers as they start.
 
     Attributes:
@@ -102,20 +102,20 @@ class Store:
         Returns:
             bool (B,), which rows were kept; and how many were found damaged, which count as not kept.
         """
-        store = self._open()
+        cache = self._open()
         hit = index < self.layout.rows
-        hit[hit] = store.filled[index[hit]] == 1
+        hit[hit] = cache.filled[index[hit]] == 1
         found = index[hit]
         if not len(found):
             return hit, 0
         start, rows, size = self.layout.blocks.get(images.shape[2], (0, 0, 0))
-        block, places = store.pixels[start : start + rows * size].reshape(rows, size), self.layout.place[found]
+        block, places = cache.pixels[start : start + rows * size].reshape(rows, size), self.layout.place[found]
         flat = images.reshape(len(images), -1)
         if hit.all():
             np.take(block, places, axis=0, out=flat, mode="clip")  # clip: other modes copy through a buffer
         else:
             flat[hit] = block[places]
-        widths[hit] = store.widths[found]
+        widths[hit] = cache.widths[found]
         return hit, self._check(index, flat, widths, hit)
 
     def _check(self, index: NDArray[np.int64], flat: Pixels, widths: NDArray[np.int32], hit: NDArray[np.bool_]) -> int:
@@ -144,18 +144,18 @@ class Store:
             index, images, widths = index[fits], images[fits], widths[fits]
         if not len(index):
             return
-        store, flat = self._open(), images.reshape(len(images), -1)
+        cache, flat = self._open(), images.reshape(len(images), -1)
         start, _, size = self.layout.blocks[images.shape[2]]
-        store.filled[index] = 0  # while a row changes it must not look whole
+        cache.filled[index] = 0  # while a row changes it must not look whole
         try:
-            store.write(start + self.layout.place[index] * size, flat)
+            cache.write(start + self.layout.place[index] * size, flat)
         except OSError as error:
             raise OutputError(f"cannot keep pictures in {self.path or 'shared memory'}: {explain(error)}") from error
-        store.widths[index] = widths
+        cache.widths[index] = widths
         if self.checked is not None:
             sums = (zlib.crc32(row.data, width) for row, width in zip(flat, widths.tolist(), strict=True))
-            store.sums[index] = np.fromiter(sums, np.uint32, len(index))
-        store.filled[index] = 1
+            cache.sums[index] = np.fromiter(sums, np.uint32, len(index))
+        cache.filled[index] = 1
 
     def filled(self) -> int:
         """Return how many pictures are kept now."""
@@ -177,7 +177,7 @@ class Store:
         return self._opened
 
 
-def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.integer] | None = None) -> Store | None:
+def open_cache(cache: CacheConfig, source: Source, fit: Fit, bucket_widths: NDArray[np.integer] | None = None) -> ImageCache | None:
     """Open the store of `source` fitted by `fit`, or make it.
 
     Returns:
@@ -186,20 +186,20 @@ def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.i
     Raises:
         OutputError: the cache folder cannot be written.
     """
-    if keep.tier == "none":
+    if cache.tier == "none":
         return None
-    limit, cause = int(keep.max_gib * 2**30), f"the cap is {keep.max_gib:g} GiB"
-    left = shared.bytes_left() if keep.tier == "ram" else None
+    limit, cause = int(cache.max_gib * 2**30), f"the cap is {cache.max_gib:g} GiB"
+    left = shared.bytes_left() if cache.tier == "ram" else None
     if left is not None and left * 3 // 4 < limit:  # the rest is for batches on their way
         limit, cause = left * 3 // 4, f"shared memory has {left / 2**30:.1f} GiB left"
     layout = Layout(fit, len(source), bucket_widths, limit)
     notes = []
     if layout.rows < len(source):
         notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: {cause}")
-    if keep.tier == "ram":
-        return Store(layout, None, shared.allocate(layout.total), None, notes)
+    if cache.tier == "ram":
+        return ImageCache(layout, None, shared.allocate(layout.total), None, notes)
     checked = shared.allocate(layout.rows)
-    folder = keep.folder or default_cache_dir()
+    folder = cache.folder or default_cache_dir()
     header = {
         "source": source.fingerprint,
         "samples": len(source),
@@ -212,11 +212,11 @@ def open_store(keep: Keep, source: Source, fit: Fit, bucket_widths: NDArray[np.i
     if path.exists():
         problem = _problem(path, header, layout)
         if problem is None:
-            return Store(layout, path, None, checked, notes)
+            return ImageCache(layout, path, None, checked, notes)
         notes.append(f"{path} was rebuilt: {problem}")
         path.unlink(missing_ok=True)
     _create(path, header, layout)
-    return Store(layout, path, None, checked, notes)
+    return ImageCache(layout, path, None, checked, notes)
 
 
 def _header_bytes(header: dict[str, Any]) -> bytes:
@@ -241,7 +241,7 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
         free = shutil.disk_usage(path.parent).free
         if free < size:
             raise OutputError(
-                f"{path.parent} has {free / 2**30:.1f} GiB free and the kept pictures need {size / 2**30:.1f}:"
+                f"{path.parent} has {free / 2**30:.1f} GiB free and the cached pictures need {size / 2**30:.1f}:"
                 " lower keep's max_gib or name another folder"
             )
         # Not tempfile.mkstemp: its files are for their owner alone, and a folder may be shared.
@@ -252,7 +252,7 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
             shared.reserve(file.fileno(), size)
         _publish(temporary, path)
     except OSError as error:
-        raise OutputError(f"the kept pictures cannot be stored in {path.parent}: {error.strerror or error}") from error
+        raise OutputError(f"the cached pictures cannot be stored in {path.parent}: {error.strerror or error}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The bytes of a kept store: where each picture lies, and how it gets there.
+"""The bytes of a cache: where each picture lies, and how it gets there.
 
 Pictures are read through mapped memory and written by `os.pwrite`. A page that is mapped for writing costs each process
 a fault, and where many processes fill a store at once, in a virtual machine above all, they wait for one another there;
@@ -41,11 +41,11 @@ class Layout:
         sizes = np.cumsum(np.asarray(bucket_widths, np.int64) * column)
         self.rows = int(np.searchsorted(sizes, max_bytes, side="right"))
         self.nbytes = int(sizes[self.rows - 1]) if self.rows else 0
-        kept = np.asarray(bucket_widths)[: self.rows]
+        cached = np.asarray(bucket_widths)[: self.rows]
         self.place = np.empty(self.rows, np.int64)
         self.blocks, start = {}, 0
-        for width in np.unique(kept).tolist():
-            members = np.flatnonzero(kept == width)
+        for width in np.unique(cached).tolist():
+            members = np.flatnonzero(cached == width)
             self.place[members] = np.arange(len(members))
             self.blocks[width] = (start, len(members), column * width)
             start += len(members) * column * width

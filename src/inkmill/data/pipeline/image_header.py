@@ -1,7 +1,7 @@
 """What an encoded image says about itself before anything is decoded: format, size, orientation.
 
 Two callers need it. `decode` refuses an image that is too large before a decoder allocates for it, and puts upright
-what OpenCV leaves as it is. Planning (widths for buckets, memory for a kept store) needs the size of every image of a
+what OpenCV leaves as it is. Planning (widths for buckets, memory for a cache) needs the size of every image of a
 set, and reading some tens of bytes is a thousand times cheaper than decoding.
 
 Formats: JPEG (ITU T.81), PNG, GIF, BMP, WebP, TIFF (classic). Nothing else is accepted, because an image whose size

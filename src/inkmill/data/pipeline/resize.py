@@ -29,7 +29,7 @@ FitMode = Literal["stretch", "pad", "height"]
 BUCKET_STEP = 32
 """Widths of mode "height" are multiples of this, so that a batch needs few different shapes."""
 
-_VERSION = 2  # raise it when the same image would be fitted to other pixels: kept stores are rebuilt then
+_VERSION = 2  # raise it when the same image would be fitted to other pixels: cache are rebuilt then
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Fit:
             raise ValueError(f"a fit needs a size of at least 1x1 and 1 or 3 channels, not {self}")
 
     def digest(self) -> str:
-        """Return 16 hex digits that stand for what this fit does to any image; kept stores are named by it."""
+        """Return 16 hex digits that stand for what this fit does to any image; cache are named by it."""
         return hashlib.sha256(repr((_VERSION, *astuple(self))).encode()).hexdigest()[:16]
 
     def valid_width(self, width: int, height: int) -> int:

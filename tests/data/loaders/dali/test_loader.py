@@ -16,7 +16,7 @@ from captcha_source import CaptchaSource
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Fit, FitMode
 from inkmill.data.types import Batch
@@ -219,7 +219,7 @@ def test_a_rank_without_rows_gets_an_empty_batch(plan: Callable[..., LoadPlan], 
 
 @pytest.mark.parametrize("tier", ["ram", "disk"])
 def test_kept_pictures_are_only_augmented(plan: Callable[..., LoadPlan], tmp_path: Path, tier: Any) -> None:
-    wanted = plan(augmentation=STRONG, keep=Keep(tier, folder=tmp_path))
+    wanted = plan(augmentation=STRONG, cache=CacheConfig(tier, folder=tmp_path))
     expected = list(make_loader(plan(augmentation=STRONG)))
     with DaliLoader(wanted, threads=1) as dali:
         for epoch in (0, 0):
@@ -227,7 +227,7 @@ def test_kept_pictures_are_only_augmented(plan: Callable[..., LoadPlan], tmp_pat
             for batch, other in zip(dali, expected, strict=True):
                 assert_same_samples(batch, other)
                 assert np.abs(batch.images.astype(int) - other.images).mean() < 0.5
-        assert dali.stats.kept >= 67
+        assert dali.stats.cached >= 67
 
 
 def test_a_picture_that_kills_the_pipeline_is_an_error_that_names_it(

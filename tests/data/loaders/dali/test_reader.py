@@ -16,7 +16,7 @@ from inkmill.config.dataset import AugmentationSpec, SourceSpec
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Fit
 from inkmill.data.sources import Concat, ShardSource, Subset, open_source
@@ -185,7 +185,7 @@ def test_a_shard_that_shrank_is_one_sentence(
     ("changes", "sentence"),
     [
         ({"fit": Fit(32, 64, 3, "height"), "bucket_widths": np.full(67, 64)}, "cannot sort pictures by width"),
-        ({"keep": Keep("ram")}, "would read again what is kept"),
+        ({"keep": CacheConfig("ram")}, "would read again what is kept"),
         ({"rank": 0, "world_size": 99}, "needs a sample for each of 99 ranks"),
     ],
 )

@@ -18,7 +18,7 @@ from captcha_source import CaptchaSource, PaintedSource
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Fit
 from inkmill.errors import DataError
@@ -67,7 +67,7 @@ def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
         {},
         {"engine": "none"},
         {"fit": Fit(32, 160, 1, "height")},
-        {"keep": Keep("ram")},
+        {"keep": CacheConfig("ram")},
     ],
     ids=["augmented", "changes left", "buckets", "kept"],
 )
@@ -85,8 +85,8 @@ def test_processes_feed_the_same_bytes_as_threads(
                     one, two = (some.extra["changes"].table.values for some in (batch, other))
                     assert np.array_equal(one, two)
         # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
-        least, most = (67 - 2 * wanted.batch_size, 67) if wanted.keep.tier == "ram" else (0, 0)
-        assert all(least <= loader.stats.kept <= most for loader in (threads, processes))
+        least, most = (67 - 2 * wanted.batch_size, 67) if wanted.cache.tier == "ram" else (0, 0)
+        assert all(least <= loader.stats.cached <= most for loader in (threads, processes))
         assert not any("pass through a pipe" in note for note in processes.stats.notes)
         list(islice(processes, 3))
         state = processes.state_dict()

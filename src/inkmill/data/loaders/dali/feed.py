@@ -24,7 +24,7 @@ from inkmill.data.loaders.dali.resize import Sizes, dali_decodes, files, fit_col
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
-from inkmill.data.pipeline.cache import Store
+from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.image_header import read_header
 from inkmill.data.pipeline.targets import fit_target, has_polygons, move_targets, refuse_polygons
@@ -62,7 +62,7 @@ class DaliFeed:
 
     Args:
         plan: what to load.
-        store: the kept pictures, or None.
+        store: the cached pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         fitted: whether pictures go in decoded and fitted.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
@@ -72,7 +72,7 @@ class DaliFeed:
     def __init__(
         self,
         plan: LoadPlan,
-        store: Store | None,
+        cache: ImageCache | None,
         blocked: NDArray[Any],
         fitted: bool,
         reader: DaliReader | None = None,
@@ -82,7 +82,7 @@ class DaliFeed:
         self._order = plan.order() if reader is None else reader
         self._augments = plan.engine != "none"
         unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
-        self._maker = BatchMaker(unaugmented, store, blocked, self._order)
+        self._maker = BatchMaker(unaugmented, cache, blocked, self._order)
         # of samples seen, where DALI decodes them
         self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32) if sizes is None else sizes
 

@@ -69,13 +69,13 @@ class DaliLoader(Loader):
             raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
         super().__init__(plan)
         self.on_device = device_id is not None
-        kept = self._store is not None
+        cached = self._cache is not None
         threads = threads or cores()
-        self._placement = Placement("host" if kept else decode, augment, device_id, threads)
+        self._placement = Placement("host" if cached else decode, augment, device_id, threads)
         self._reader = DaliReader(plan) if reader == "dali" else None
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._feed = feed = DaliFeed(plan, self._store, self._blocked_mask, kept, self._reader)
+        self._feed = feed = DaliFeed(plan, self._cache, self._blocked_mask, cached, self._reader)
         processes = min(threads // 4, 3) if feeders is None else feeders
         feeding: Feeders
         if self._reader is not None or not processes:
@@ -83,7 +83,7 @@ class DaliLoader(Loader):
             feeding = ThreadFeeders(feed.make, self.makers)
         else:
             self.makers = processes
-            feeding = WorkerFeeders(plan, self._store, blocked, feed, kept, processes, self.stats.notes)
+            feeding = WorkerFeeders(plan, self._cache, blocked, feed, cached, processes, self.stats.notes)
         self._ahead = FeedAhead(feeding, feed, len(self))
         self._pipeline: Any = None
         self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made

@@ -22,7 +22,7 @@ from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
-from inkmill.data.pipeline.cache import Store
+from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.sources.combine import release
 from inkmill.errors import DataError
 
@@ -51,14 +51,14 @@ class FeedJob:
     slot_bytes: int
     blocked: Arena
     sizes: Arena
-    store: Store | None
+    cache: ImageCache | None
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
         """Return what makes a batch; see worker_process.Job."""
         count = len(self.plan.source)
         known = np.frombuffer(self.sizes.buffer, np.int32)[: 3 * count].reshape(count, 3)
         blocked = np.frombuffer(self.blocked.buffer, np.uint8)
-        feed = DaliFeed(self.plan, self.store, blocked, self.fitted, sizes=known)
+        feed = DaliFeed(self.plan, self.cache, blocked, self.fitted, sizes=known)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> Any:
             epoch, number, careful = task
@@ -81,7 +81,7 @@ class WorkerFeeders:
 
     Args:
         plan: what to load.
-        store: the kept pictures, or None.
+        store: the cached pictures, or None.
         blocked: shared bytes, one a sample; see DaliFeed.
         feed: the same feed in this process, which is asked how large a batch is.
         fitted: whether pictures go in decoded and fitted.
@@ -92,7 +92,7 @@ class WorkerFeeders:
     def __init__(
         self,
         plan: LoadPlan,
-        store: Store | None,
+        cache: ImageCache | None,
         blocked: Arena,
         feed: DaliFeed,
         fitted: bool,
@@ -101,7 +101,7 @@ class WorkerFeeders:
     ) -> None:
         sizes = shared.allocate(12 * len(plan.source))
         self._feed, self._notes = feed, notes
-        self._pool = Pool(FeedJob(plan, fitted, slot_bytes(plan, feed, fitted), blocked, sizes, store), count)
+        self._pool = Pool(FeedJob(plan, fitted, slot_bytes(plan, feed, fitted), blocked, sizes, cache), count)
 
     def make_all(self, tasks: Iterator[Task]) -> Generator[Fed, None, None]:
         """See Feeders."""

@@ -1,4 +1,4 @@
-"""Loaders with kept pictures: the same batches, and less work."""
+"""Loaders with cached pictures: the same batches, and less work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from captcha_source import MissingSource
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Fit
 
 HALF = 30 * 32 * 64 * 3 / 2**30  # GiB: room for 30 of the 67 pictures
@@ -29,44 +29,44 @@ def test_batches_are_the_same_with_and_without(
     kind: Literal["auto", "workers", "threads"],
     tier: Literal["disk", "ram"],
     max_gib: float,
-    kept: int,
+    cached: int,
 ) -> None:
     without = make_loader(captcha_plan(augmentation=AUGMENTED))
-    keep = Keep(tier, max_gib, tmp_path)
-    with make_loader(captcha_plan(augmentation=AUGMENTED, keep=keep), workers, kind) as loader:
+    cache = CacheConfig(tier, max_gib, tmp_path)
+    with make_loader(captcha_plan(augmentation=AUGMENTED, cache=cache), workers, kind) as loader:
         for epoch in range(3):
             assert snapshot(loader) == snapshot(without)
-            assert workers or loader.stats.kept == kept * epoch
+            assert workers or loader.stats.cached == cached * epoch
         # Workers and threads begin an epoch while the last one ends, so two epochs fill the store between them.
-        assert kept <= loader.stats.kept <= 3 * kept
-        assert bool(loader.stats.notes) == (kept < 67)
+        assert cached <= loader.stats.cached <= 3 * cached
+        assert bool(loader.stats.notes) == (cached < 67)
 
 
 def test_a_later_run_reads_no_image_again(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], captchas: Path, tmp_path: Path
 ) -> None:
-    plan = captcha_plan(keep=Keep("disk", folder=tmp_path))
+    plan = captcha_plan(cache=CacheConfig("disk", folder=tmp_path))
     first = snapshot(make_loader(plan))
-    gone = LoadPlan(MissingSource.first(captchas, 67), plan.fit, batch_size=8, seed=3, keep=plan.keep)
+    gone = LoadPlan(MissingSource.first(captchas, 67), plan.fit, batch_size=8, seed=3, cache=plan.cache)
     loader = make_loader(gone)
     assert snapshot(loader) == first
-    assert loader.stats.kept == 67
+    assert loader.stats.cached == 67
 
 
 def test_pictures_of_free_width_are_kept(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
 ) -> None:
-    plan = captcha_plan(fit=Fit(32, 192, 1, "height"), keep=Keep("disk", folder=tmp_path))
+    plan = captcha_plan(fit=Fit(32, 192, 1, "height"), cache=CacheConfig("disk", folder=tmp_path))
     without = captcha_plan(fit=Fit(32, 192, 1, "height"))
     assert snapshot(make_loader(plan)) == snapshot(make_loader(without))
     again = make_loader(plan)
     assert snapshot(again) == snapshot(make_loader(without))
-    assert again.stats.kept == 67
+    assert again.stats.cached == 67
 
 
 def test_a_bad_sample_is_not_kept(captcha_plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
     plan = captcha_plan(
-        faults={"broken": frozenset({5})}, on_bad_sample="skip", keep=Keep("disk", folder=tmp_path), shuffle=False
+        faults={"broken": frozenset({5})}, on_bad_sample="skip", cache=CacheConfig("disk", folder=tmp_path), shuffle=False
     )
     for _ in range(2):
         loader = make_loader(plan)
