@@ -36,16 +36,16 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import Blur, Cutout, Jpeg, Noise
 from inkmill.data.loaders import LoadPlan
+from inkmill.data.loaders.dali import graph as dali_graph
 from inkmill.data.loaders.dali.augment import DaliEngine
 from inkmill.data.loaders.dali.feed import DaliFeed
 from inkmill.data.loaders.dali.graph import Placement, build_pipeline
 from inkmill.data.loaders.dali.loader import DaliLoader
-from inkmill.data.loaders.dali import graph as dali_graph
 from inkmill.data.loaders.dali.package import require_dali
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch, Sample, Source, Text
 
-FIT = Fit(32, 128, 3)
+FIT = Resize(32, 128, 3)
 PLACES: dict[str, tuple[Any, Any]] = {"cpu": ("cpu", "cpu"), "mixed": ("cpu", "gpu"), "gpu": ("mixed", "gpu")}
 """As in `inkmill bench loaders`: where DALI decodes, and where it fits and augments."""
 LONE_OPS = {"blur": Blur, "noise": Noise, "jpeg": Jpeg, "cutout": Cutout}
@@ -207,7 +207,7 @@ def _drop_one(loader: DaliLoader) -> None:
 
 
 def _one_batch(plan: LoadPlan) -> dict[str, Any]:
-    fed = DaliFeed(plan, None, np.zeros(len(plan.source), np.uint8), fitted=False).make(0, 0, False)
+    fed = DaliFeed(plan, None, np.zeros(len(plan.source), np.uint8), resized=False).make(0, 0, False)
     if fed.error is not None:
         raise fed.error
     return fed.columns

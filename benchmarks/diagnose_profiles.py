@@ -52,7 +52,7 @@ FEW = 2
 LATENCY_S = 0.002
 TURNS = 2  # that each plan is tried on each profile
 MORE_TIME = 1.6  # times as long a diagnosis takes on few cores, where starting and measuring processes take longer
-STAND_FOR = 500_000_000  # samples of the set that is stood for: 4.8 TB of fitted pictures
+STAND_FOR = 500_000_000  # samples of the set that is stood for: 4.8 TB of resized pictures
 
 
 Speeds = dict[str, list[float]]

@@ -4,7 +4,7 @@ python benchmarks/export_parity.py CROPS... [--crops 10000] [--minutes 5] [--out
 
 CROPS are data sets that `inkmill check` knows; each gives an equal part. Weights are fresh, from a fixed seed, with the
 scores centred on the crops and widened, so that different crops are read as different texts: agreement is a question of
-arithmetic, not of training. Readers with TPS have a fixed width, those without a free one (input_fit=height).
+arithmetic, not of training. Readers with TPS have a fixed width, those without a free one (input_resize=height).
 
 A row that would take longer than --minutes reads fewer crops, and the table says how many. Each row is written as soon
 as it is there, to OUT.json and OUT.md; started again with the same OUT, the command makes what is missing, and makes
@@ -72,7 +72,7 @@ def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
     """Write a reader with fresh weights; return the spec of its export, and how many crops there is time for."""
     straightened = row["TPS"] == "TPS"
     model = {"backbone": row["backbone"], "prediction": row["head"], "TPS": straightened, "input_height": 32}
-    model |= {"input_width": 160, "input_fit": "stretch" if straightened else "height"}
+    model |= {"input_width": 160, "input_resize": "stretch" if straightened else "height"}
     model |= {"sequence": "BiLSTM", "feature_channel": 128}
     spec = load_spec(None, [f"results_dir={folder}", f"export.precision={args.precision}"])
     spec.export.checkpoint = str(folder / "reader.safetensors")

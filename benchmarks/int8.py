@@ -4,7 +4,7 @@
 
 DATA is a labelled set, each FILE a reader of it (.onnx or .safetensors) with one input size. Each row: words read
 wholly right, strings equal to those of the first file, how far probabilities are from the first file's (largest, mean),
-bytes, and images a second of `classify` on fitted pictures in batches of 1 and 32. For the speed all files take turns;
+bytes, and images a second of `classify` on resized pictures in batches of 1 and 32. For the speed all files take turns;
 the median of the rounds is given with the lowest and highest.
 """
 
@@ -56,8 +56,8 @@ def main() -> None:
     readers = [opened(path, args.threads) for path in args.files]
     source = open_source(SourceSpec(path=args.data))
     samples = [source.get(index) for index in range(min(args.images, len(source)))]
-    fit = readers[0].fit
-    images = np.stack([fit.apply(decode(sample.image, fit.channels))[0] for sample in samples])
+    resize = readers[0].resize
+    images = np.stack([resize.apply(decode(sample.image, resize.channels))[0] for sample in samples])
     truths = [sample.target.value if isinstance(sample.target, Text) else "" for sample in samples]
     found = [read(reader, images) for reader in readers]
     speeds = images_per_second(readers, images)

@@ -29,7 +29,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Sample, Text
 
 HEIGHT, WIDTH, BATCH = 32, 128, 256
@@ -129,7 +129,7 @@ def rate(epoch: Callable[[], Iterator[int]], seconds: float) -> float:
 def ours(crops: Crops, workers: int, kind: Any, cache: Any, augment: bool, seconds: float) -> float:
     """Return images a second of one of our loaders."""
     augmentation = Augmentation.from_spec(AUGMENTATION) if augment else None
-    plan = LoadPlan(crops, Fit(HEIGHT, WIDTH, 3), augmentation, BATCH, cache=CacheConfig(cache))
+    plan = LoadPlan(crops, Resize(HEIGHT, WIDTH, 3), augmentation, BATCH, cache=CacheConfig(cache))
     with make_loader(plan, workers, kind) as loader:
         return rate(lambda: (len(batch) for batch in loader.views()), seconds)
 

@@ -7,10 +7,10 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
 
     repeated        one batch on the device, augmented once: the speed of the step itself
     streamed        from an LMDB by worker processes, augmented on the device
-    ram             fitted pictures cached in RAM, the rest as above
+    ram             resized pictures cached in RAM, the rest as above
     streamed, cpu   as above, augmented in the worker processes
     ram, cpu
-    device          fitted pictures cached in the device's memory, and augmented there
+    device          resized pictures cached in the device's memory, and augmented there
     inkmill train   the command itself in a process of its own, streamed: its own count in its last epochs
     classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
 
@@ -53,7 +53,7 @@ from inkmill.config.train import OptimSpec, TrainSpec
 from inkmill.data.loaders import make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.resident import ResidentLoader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import LmdbSource
 from inkmill.data.types import Batch, Source
 from inkmill.runtime.torch_reader import on_device, to_input
@@ -81,9 +81,9 @@ class Model:
     compiled: bool = True
 
     @property
-    def fit(self) -> Fit:
+    def resize(self) -> Resize:
         """Its input."""
-        return Fit(self.spec.input_height, self.spec.input_width, 3)
+        return Resize(self.spec.input_height, self.spec.input_width, 3)
 
 
 def models(smoke: bool, compiled: bool = True) -> list[Model]:
@@ -225,7 +225,7 @@ def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], in
 
 def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the rows of one model, the step on a repeated batch first, and again after those that it is beside."""
-    task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.fit)
+    task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.resize)
     base = 0.0
     with as_in_training(args.device):
         step = Step(model, args.device, fast=True)
@@ -235,7 +235,9 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
             yield row | {"of_step": round(row["images_per_s"] / base, 3)}
         del step
     yield of_the_command(model, source, folder, args, base)
-    classic = Task(source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.fit)
+    classic = Task(
+        source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.resize
+    )
     slow = Step(model, args.device, fast=False)
     warm = 4 * classic.batch_size
     yield _row(model, "classic", classic.batch_size, slow, classic_stream(classic), args.seconds, warm)

@@ -11,7 +11,7 @@ import numpy as np
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 HERE = Path(__file__).parent
 CAPTCHAS = HERE.parent.parent / "examples" / "captcha_digits4.tar"
@@ -20,12 +20,12 @@ HEIGHT, WIDTH, LABEL, GAP = 40, 120, 100, 3
 
 
 def captchas(count: int) -> np.ndarray:
-    """Return the first captchas that have some colour, fitted."""
+    """Return the first captchas that have some colour, resized."""
     with tarfile.open(CAPTCHAS) as tar:
         members = sorted((m for m in tar if m.name.endswith(".png")), key=lambda m: m.name)[: 40 * count : 40]
         files = [tar.extractfile(member) for member in members]
-        fit = Fit(HEIGHT, WIDTH, 3)
-        return np.stack([fit.apply(decode(file.read(), 3))[0] for file in files if file])
+        resize = Resize(HEIGHT, WIDTH, 3)
+        return np.stack([resize.apply(decode(file.read(), 3))[0] for file in files if file])
 
 
 def row(label: str, images: np.ndarray) -> np.ndarray:

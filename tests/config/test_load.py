@@ -196,7 +196,7 @@ SOURCE = "{path, gt_file, format, weight}"
         ("dataset: {train: 3}", f"spec.yaml:1: dataset.train must be a list of paths or of {SOURCE}, not 3"),
         ("dataset: {train: [{gt_file: x}]}", "spec.yaml:1: dataset.train[0].path is missing: expected text"),
         ("train: {num_epochs: '??'}", "spec.yaml:1: train.num_epochs stands as '??', which means"),
-        ("model: {TPS: true, input_fit: height}", "model: TPS needs a fixed input width"),
+        ("model: {TPS: true, input_resize: height}", "model: TPS needs a fixed input width"),
         ("train: {pretrained_character_list: a.txt}", "train: pretrained_character_list says which"),
         ("train: {a: 1, num_epochs: x}", "(and 1 more problem)"),
         ("- a\n- b\n", "spec.yaml: expected keys such as 'train:' and 'dataset:', not list data"),

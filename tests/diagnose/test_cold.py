@@ -10,7 +10,7 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.workers import WorkerLoader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Subset, files_of, open_source
 from inkmill.data.sources.base import BaseSource
 from inkmill.diagnose.cold import drop, resident
@@ -83,7 +83,7 @@ def test_workers_let_go_of_what_they_have_mapped_and_go_on(captchas: Path, tmp_p
     pytest.importorskip("lmdb")
     convert(Subset(open_source(SourceSpec(path=str(captchas))), range(400)), tmp_path / "lmdb", "lmdb", workers=0)
     source = open_source(SourceSpec(path=str(tmp_path / "lmdb")))
-    plan = LoadPlan(source, Fit(32, 64, 1), None, 20, seed=3)
+    plan = LoadPlan(source, Resize(32, 64, 1), None, 20, seed=3)
     with make_loader(plan, 0) as alone, make_loader(plan, 2) as loader:
         assert isinstance(loader, WorkerLoader)
         expected = [batch.keys for batch in alone]

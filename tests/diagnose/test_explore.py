@@ -62,7 +62,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def explored(tried: list[str]) -> Callable[..., Explored]:
-    plan = SimpleNamespace(numbers=object(), pipeline=None, fit=SimpleNamespace(mode="stretch"))
+    plan = SimpleNamespace(numbers=object(), pipeline=None, resize=SimpleNamespace(mode="stretch"))
 
     def run(facts: Facts, seconds: float = 60.0, current: Settings = NOW) -> Explored:
         device = torch.device("cpu")

@@ -18,7 +18,7 @@ from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.loaders import LoadPlan  # noqa: E402
-from inkmill.data.pipeline.resize import Fit  # noqa: E402
+from inkmill.data.pipeline.resize import Resize  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.data.types import Batch  # noqa: E402
 from inkmill.diagnose.facts import Stages  # noqa: E402
@@ -153,8 +153,8 @@ def test_what_workers_wait_for_the_disk_is_measured_as_they_read(
 ) -> None:
     some = Subset(open_source(SourceSpec(path=str(captchas))), range(400))
     disk = SlowDisk(some, 5e-3, tmp_path / "flags.npy")
-    plan = LoadPlan(disk, Fit(32, 96, 1), batch_size=64)
-    stages = Stages(read=1e-4, decode=3e-4, fit=1e-4, wait=1e-3)  # as if one read at a time waited less
+    plan = LoadPlan(disk, Resize(32, 96, 1), batch_size=64)
+    stages = Stages(read=1e-4, decode=3e-4, resize=1e-4, wait=1e-3)  # as if one read at a time waited less
 
     def measured() -> bool:
         efficiency, wait = measure_workers(plan, stages, 0.5, cold=True)
@@ -171,7 +171,7 @@ def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..
     spec = spec_of("dataset.augmentation.preset=captcha", "model.input_channel=3")
     rig = Rig(spec, take_sample(spec, some_source, lambda line: None).prepared)
     found = measure_stages(rig, 0.2)
-    assert set(found.times) == {"read", "decode", "fit", "draw", "augment", "kept", "collate"}
+    assert set(found.times) == {"read", "decode", "resize", "draw", "augment", "kept", "collate"}
     assert all(time.mean >= 0 for time in found.times.values())
     assert found.bad == 3
     stages = found.as_stages(wait=0.5)
@@ -181,7 +181,7 @@ def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..
 
 
 def test_inputs_of_free_width_have_stages_too(spec_of: Callable[..., Spec], captchas: Path) -> None:
-    spec = spec_of("model.input_fit=height", "model.input_width=256", "dataset.augmentation.preset=captcha")
+    spec = spec_of("model.input_resize=height", "model.input_width=256", "dataset.augmentation.preset=captcha")
     rig = Rig(spec, sampled(spec, captchas).prepared)
     assert "augment" in measure_stages(rig, 0.1).times
     rig.close()

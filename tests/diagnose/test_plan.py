@@ -187,7 +187,7 @@ def test_dali_is_planned_as_it_was_measured_with_the_gpu_augmenting() -> None:
 
 
 def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() -> None:
-    some = replace(WORDS, cores=2, stages=replace(WORDS.stages, fit=4e-5, hand_over=5e-6))
+    some = replace(WORDS, cores=2, stages=replace(WORDS.stages, resize=4e-5, hand_over=5e-6))
     fitting = replace(some, stages=replace(some.stages, hand_over=None))
     for augment_on, cache, faster in (("gpu", "none", True), ("cpu", "none", False), ("gpu", "ram", False)):
         settings = replace(NOW, workers=2, augment_on=augment_on, cache=cache)  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_pictures_that_the_gpu_fits_cost_less_where_nothing_needs_them_before() 
 
 
 def test_augmenting_nothing_on_the_gpu_is_no_plan() -> None:
-    stages = replace(WORDS.stages, draw=0.0, augment=0.0, augment_gpu=0.0, fit=4e-5, hand_over=5e-6)
+    stages = replace(WORDS.stages, draw=0.0, augment=0.0, augment_gpu=0.0, resize=4e-5, hand_over=5e-6)
     plan = make_plan(replace(NOW, workers=4, augment_on="cpu"), replace(WORDS, cores=4, stages=stages))
     assert "dataset.augment_on" not in plan.change
 

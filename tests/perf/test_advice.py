@@ -13,7 +13,7 @@ from inkmill.data.loaders.stages import STAGES
 from inkmill.perf.advice import Advice, Loading, Machine, Waiting, advise
 
 GIB = 2**30
-DECODES = {"read": 1.0, "decode": 6.2, "fit": 1.8, "keep": 0.0, "augment": 1.0, "other": -0.1}
+DECODES = {"read": 1.0, "decode": 6.2, "resize": 1.8, "keep": 0.0, "augment": 1.0, "other": -0.1}
 WAITING = Waiting(share=0.31, busy=0.98, copying=0.02, stages=DECODES)
 LOADING = Loading(
     who="workers",
@@ -54,7 +54,11 @@ def test_the_whole_line() -> None:
         (replace(TIGHT, idle_cores=1), {}, "dataset.workers=5 would use a core that is idle"),
         (replace(TIGHT, gpu=70 * GIB), {}, "dataset.cache=gpu would save it (2.1 GiB of 70 GiB free)"),
         (replace(TIGHT, gpu=70 * GIB, disk=9 * GIB), {"gpu_can_augment": False}, "dataset.cache=disk would"),
-        (FULL, {"store_bytes": 40 * GIB}, "dataset.cache=ram dataset.cache_gib=40 would save it (40 GiB of 60 GiB free)"),
+        (
+            FULL,
+            {"store_bytes": 40 * GIB},
+            "dataset.cache=ram dataset.cache_gib=40 would save it (40 GiB of 60 GiB free)",
+        ),
         (FULL, {"keep": "ram", "store_bytes": 40 * GIB}, "dataset.cache_gib=40 would keep all pictures"),
         (FULL, {"ranks": 8, "store_bytes": 12 * GIB, "gpu_can_augment": False}, "dataset.cache=disk would"),
         (TIGHT, {}, "the 5 cores of this machine are all busy, and keeping the pictures needs 2.1 GiB (1.0 GiB of RAM"),

@@ -11,7 +11,7 @@ from inkmill.config.dataset import DatasetSpec, SourceSpec
 from inkmill.data.augment import open_augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Subset, open_source
 from inkmill.perf.advice import Waiting
 from inkmill.perf.loading_facts import CoresAtWork, loading_of, machine_for, watch_loader
@@ -19,7 +19,7 @@ from inkmill.perf.loading_facts import CoresAtWork, loading_of, machine_for, wat
 
 @pytest.fixture
 def plan(few_captchas: Path) -> LoadPlan:
-    return LoadPlan(open_source(SourceSpec(path=str(few_captchas))), Fit(32, 64, 3))
+    return LoadPlan(open_source(SourceSpec(path=str(few_captchas))), Resize(32, 64, 3))
 
 
 def test_how_a_run_loads(plan: LoadPlan) -> None:

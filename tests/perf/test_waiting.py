@@ -102,7 +102,7 @@ def test_a_real_run_says_it_and_leaves_the_figures(
     waiting = result.metrics["waiting"]
     assert waiting["images"] == 3 * result.metrics["data"]["train"]["used"]
     assert 0 < waiting["share"] <= 1
-    assert waiting["stages"]["decode"] > waiting["stages"]["fit"] > 0
+    assert waiting["stages"]["decode"] > waiting["stages"]["resize"] > 0
     status = [json.loads(line) for line in (result.folder / "status.json").read_text().splitlines()]
     trained = [line["kpi"] for line in status if "trained" in line.get("message", "")]
     assert len(trained) == 3

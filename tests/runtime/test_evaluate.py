@@ -72,7 +72,7 @@ def test_a_slow_metric_is_named(
 def test_readers_that_do_without_torch_tell_forward_from_decoding(spec: Spec) -> None:
     """The way that beams, lexicons and ONNX Runtime go."""
     reader = load(str(spec.evaluate.checkpoint), beam_width=2)
-    loader = make_loader(LoadPlan(open_source(spec.evaluate.test[0]), reader.fit, shuffle=False))
+    loader = make_loader(LoadPlan(open_source(spec.evaluate.test[0]), reader.resize, shuffle=False))
     phases = Phases()
     assert sum(len(texts) for _, texts, _ in reader.read_batches(loader, phases)) == 120
     assert min(phases.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0

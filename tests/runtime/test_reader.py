@@ -21,9 +21,9 @@ Pixels = NDArray[np.uint8]
 class Brightness(BaseReader):
     """Reads "a" from pictures that are bright on average and "b" from the others, and keeps what it was shown."""
 
-    def __init__(self, channels: int = 3, fit: str = "stretch") -> None:
+    def __init__(self, channels: int = 3, resize: str = "stretch") -> None:
         spec = ModelSpec.model_validate(
-            {"input_width": 64, "input_height": 16, "input_channel": channels, "input_fit": fit}
+            {"input_width": 64, "input_height": 16, "input_channel": channels, "input_resize": resize}
         )
         super().__init__(ReaderCard(model=spec, charset=["a", "b"], max_label_length=4))
         self.shown: list[Pixels] = []
@@ -46,9 +46,9 @@ def red() -> Pixels:
 def test_readings_come_in_order_whatever_the_batches() -> None:
     values = [250, 3, 200, 10, 0, 255, 90]
     images = [flat(value, width=30 + 20 * n) for n, value in enumerate(values)]
-    for fit in ("stretch", "height"):
+    for resize in ("stretch", "height"):
         for batch_size in (1, 2, 64):
-            readings = Brightness(fit=fit).read(images, batch_size)
+            readings = Brightness(resize=resize).read(images, batch_size)
             assert "".join(reading.text for reading in readings) == "abab" + "bab"
             assert [reading.key for reading in readings] == [str(n) for n in range(len(values))]
             assert {reading.confidence for reading in readings} == {0.75}

@@ -81,7 +81,7 @@ def test_dalis_reader_and_operators_are_not_for_other_loaders(setting: str) -> N
 def test_dali_loads_several_sets_of_free_width(few_captchas: Path, tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali")
     sets = f"dataset.train=[{few_captchas}, {{path: {few_captchas}, weight: 0.5}}]"
-    settings = ["dataset.loader=dali", "dataset.workers=1", "train.device=cpu", "model.input_fit=height"]
+    settings = ["dataset.loader=dali", "dataset.workers=1", "train.device=cpu", "model.input_resize=height"]
     spec = load_spec(None, [sets, f"results_dir={tmp_path / 'results'}", *settings, "dataset.batch_size=8"])
     prepared = prepare(spec, tmp_path / "check", lambda line: None)
     with open_loaders(spec, prepared, Fabric(accelerator="cpu", devices=1), seed=0) as (train, _):

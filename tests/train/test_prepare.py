@@ -63,7 +63,7 @@ def test_a_damaged_picture_counts_against_the_whole_set_not_its_small_part(label
 
 
 def test_parts_of_free_width_have_the_widths_of_their_own_samples(labelled: Labelled) -> None:
-    found = prepared(labelled(["12"] * 60), "model.input_fit=height", "dataset.max_lost=1")
+    found = prepared(labelled(["12"] * 60), "model.input_resize=height", "dataset.max_lost=1")
     for one in (found.train, found.val["set/labels.tsv"]):
         assert one.bucket_widths is not None
         assert one.bucket_widths.shape == (len(one.source),)

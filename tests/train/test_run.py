@@ -59,9 +59,9 @@ def test_status_ends_with_success_and_history_has_every_epoch(small_spec: MakeSp
 
 
 @pytest.mark.parametrize("prediction", ["CTC", "Attn", "Slots"])
-@pytest.mark.parametrize("fit", ["stretch", "pad", "height"])
-def test_every_head_trains_under_every_fit(small_spec: MakeSpec, prediction: str, fit: str) -> None:
-    spec = small_spec("train.num_epochs=1", f"model.prediction={prediction}", f"model.input_fit={fit}")
+@pytest.mark.parametrize("resize", ["stretch", "pad", "height"])
+def test_every_head_trains_under_every_fit(small_spec: MakeSpec, prediction: str, resize: str) -> None:
+    spec = small_spec("train.num_epochs=1", f"model.prediction={prediction}", f"model.input_resize={resize}")
     history = train(spec).metrics["history"]
     assert math.isfinite(history[0]["train_loss"])
     assert math.isfinite(history[0]["val_loss"])
@@ -69,7 +69,7 @@ def test_every_head_trains_under_every_fit(small_spec: MakeSpec, prediction: str
 
 def test_taos_keep_aspect_ratio_trains_with_its_augmentation(small_spec: MakeSpec) -> None:
     spec = small_spec("dataset.augmentation.keep_aspect_ratio=true", "dataset.augmentation.aug_prob=1")
-    assert spec.model.input_fit == "pad"
+    assert spec.model.input_resize == "pad"
     assert math.isfinite(train(spec).metrics["history"][-1]["train_loss"])
 
 
@@ -274,7 +274,7 @@ def test_evaluate_counts_what_cannot_be_read_as_wrong_and_writes_its_files(
 def test_infer_reads_files_folders_globs_and_lists_in_order(
     small_spec: MakeSpec, few_captchas: Path, tmp_path: Path
 ) -> None:
-    result = train(small_spec("train.num_epochs=1", "model.input_fit=height"))
+    result = train(small_spec("train.num_epochs=1", "model.input_resize=height"))
     folder = few_captchas.parent / "images"
     chosen = sorted(folder.glob("000*.png"))
     names = tmp_path / "list.txt"

@@ -14,7 +14,7 @@ import torch
 from inkmill.config.model import ModelSpec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Sample, Text
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import CtcCodec
@@ -83,7 +83,7 @@ def run() -> Callable[..., tuple[Validation, Phases]]:
         device: str = "cpu", source: Squares | None = None, codec: CtcCodec | None = None, kind: type = Recognizer
     ) -> tuple[Validation, Phases]:
         model.__class__ = kind
-        plan = LoadPlan(source or Squares(), Fit(32, 32), batch_size=BATCH, shuffle=False)
+        plan = LoadPlan(source or Squares(), Resize(32, 32), batch_size=BATCH, shuffle=False)
         loaders = {"squares": DeviceLoader(make_loader(plan), device)}
         ours, normaliser = codec or CtcCodec(charset, 3), Normaliser([])
         validate(model.to(device), loaders, CtcCodec(charset, 3), normaliser)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Source
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Augment = Literal["none", "strong"]
 AUGMENTS: tuple[Augment, ...] = ("none", "strong")
 
-FIT = Fit(32, 128, 3)
+FIT = Resize(32, 128, 3)
 """The size that everyone brings pictures to."""
 
 
@@ -37,7 +37,7 @@ class Task:
         workers: processes or threads a contestant may use.
         device: the torch device that batches end on.
         augment: none or strong.
-        fit: the size that pictures are brought to.
+        resize: the size that pictures are brought to.
         seed: of order and augmentation, where a contestant takes one.
     """
 
@@ -47,7 +47,7 @@ class Task:
     workers: int
     device: str
     augment: Augment = "strong"
-    fit: Fit = FIT
+    resize: Resize = FIT
     seed: int = 1
 
 
@@ -63,7 +63,7 @@ class Contestant:
         loader: its name.
         stream: makes the batches.
         engine: what augments.
-        keep: the tier where fitted pictures are kept.
+        keep: the tier where resized pictures are kept.
         augment: none or strong.
         needs: (module, pip name) of packages it needs.
         needs_gpu: whether it can only run with a GPU.
@@ -78,7 +78,7 @@ class Contestant:
     augment: Augment = "strong"
     needs: tuple[tuple[str, str], ...] = ()
     needs_gpu: bool = False
-    unfit: str = ""
+    ragged: str = ""
     note: str = ""
 
     @property
@@ -91,10 +91,10 @@ class Contestant:
         """Return why it cannot run here, in a few words, or None."""
         absent = [pip for module, pip in self.needs if not _importable(module)]
         if absent:
-            return f"not installed: pip install {' '.join(absent)}" + (f" ({self.unfit})" if self.unfit else "")
+            return f"not installed: pip install {' '.join(absent)}" + (f" ({self.ragged})" if self.ragged else "")
         if self.needs_gpu and not device.startswith("cuda"):
             return "needs a GPU"
-        return self.unfit or None
+        return self.ragged or None
 
 
 def _importable(module: str) -> bool:

@@ -36,7 +36,7 @@ _PLACES: dict[Engine, tuple[Literal["cpu", "mixed"], Literal["cpu", "gpu"]]] = {
 """Where DALI decodes, and where it fits, and augments if it is to."""
 
 _BY_TORCH: dict[Engine, str] = dict.fromkeys(
-    ("dali-mixed", "dali-gpu"), "decoded and fitted by DALI, augmented by the torch engine"
+    ("dali-mixed", "dali-gpu"), "decoded and resized by DALI, augmented by the torch engine"
 )
 """As training does it where the input has one size; those named ops augment by DALI's own operators."""
 
@@ -106,7 +106,7 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
 
     return LoadPlan(
         source=task.source,
-        fit=task.fit,
+        resize=task.resize,
         augmentation=Augmentation.from_spec(strong_spec()) if task.augment == "strong" else None,
         batch_size=task.batch_size,
         seed=task.seed,

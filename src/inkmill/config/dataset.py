@@ -40,7 +40,7 @@ class AugmentationSpec(Section):
     """Random changes to training images. The first block are TAO's keys; `ops` or `preset` say more."""
 
     keep_aspect_ratio: bool = False
-    """Same as model.input_fit=pad."""
+    """Same as model.input_resize=pad."""
     aug_prob: float = Field(0.0, ge=0, le=1)
     """Share of the images to which the three changes below may happen; 0 turns them off."""
     reverse_color_prob: float = Field(0.5, ge=0, le=1)
@@ -111,7 +111,7 @@ class DatasetSpec(Section):
     """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this
     machine, data and model, else processes."""
     cache: Literal["none", "disk", "ram", "gpu"] = "none"
-    """Where fitted pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""
+    """Where resized pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""
     cache_gib: float = Field(32.0, gt=0)
     """Largest size of the disk and RAM tiers, in GiB for each set."""
     cache_dir: str | None = None

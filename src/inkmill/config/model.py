@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from inkmill.config.base import Section
 
-Fit = Literal["stretch", "pad", "height"]
+Resize = Literal["stretch", "pad", "height"]
 
 MAX_INPUT_PIXELS = 1 << 20
 """128 x 8192: a line of 500 characters."""
@@ -43,12 +43,12 @@ class ModelSpec(Section):
     """Fine-tune a trained reader with simulated int8 (quantisation-aware training); see docs/quantize.md. It starts
     from train.pretrained_model_path."""
     input_width: int = Field(100, ge=8, le=8192)
-    """Width of the input in pixels; with input_fit=height the largest width."""
+    """Width of the input in pixels; with input_resize=height the largest width."""
     input_height: int = Field(32, ge=8, le=1024)
     """Height of the input in pixels."""
     input_channel: Literal[1, 3] = 1
     """1 reads gray, 3 reads RGB."""
-    input_fit: Fit = "stretch"
+    input_resize: Resize = "stretch"
     """How an image meets the input size: stretch (aspect ratio lost), pad (kept; the last column is repeated to the
     right), height (kept; the width is free in steps of 32 up to input_width)."""
     pruned_graph_path: str | None = None
@@ -85,6 +85,6 @@ class ModelSpec(Section):
 
     @model_validator(mode="after")
     def _free_width_has_no_spline(self) -> ModelSpec:
-        if self.TPS and self.input_fit == "height":
-            raise ValueError("TPS needs a fixed input width: use input_fit=stretch or pad")
+        if self.TPS and self.input_resize == "height":
+            raise ValueError("TPS needs a fixed input width: use input_resize=stretch or pad")
         return self

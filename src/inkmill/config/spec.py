@@ -66,6 +66,6 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _keep_aspect_ratio_is_a_fit(self) -> Spec:
-        if self.dataset.augmentation.keep_aspect_ratio and self.model.input_fit == "stretch":
-            self.model.input_fit = "pad"
+        if self.dataset.augmentation.keep_aspect_ratio and self.model.input_resize == "stretch":
+            self.model.input_resize = "pad"
         return self

@@ -135,7 +135,7 @@ class Batch:
     """One batch as a loader hands it over. In the last batch of an exact epoch rows may be missing, never repeated.
 
     Attributes:
-        images: uint8 BHWC, RGB or gray (C = 3 or 1), fitted and augmented, not normalised: a NumPy array, or a torch
+        images: uint8 BHWC, RGB or gray (C = 3 or 1), resized and augmented, not normalised: a NumPy array, or a torch
             tensor on the training device.
         widths: int32 (B,), columns of each image that hold picture; the rest is padding.
         targets: the samples' targets, in order.

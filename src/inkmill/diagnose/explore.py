@@ -111,7 +111,7 @@ class Exploration:
 
     def _with_free_augmentation(self) -> Facts | None:
         """With DALI at its best too, for it needs a GPU that augments."""
-        cannot = self.plan.numbers is None or self.plan.pipeline is not None or self.plan.fit.mode == "height"
+        cannot = self.plan.numbers is None or self.plan.pipeline is not None or self.plan.resize.mode == "height"
         if cannot or self.facts.stages.augment_gpu is not None:
             return None
         free = replace(self.facts, stages=replace(self.facts.stages, augment_gpu=0.0))

@@ -24,13 +24,13 @@ class Stages:
         kept: getting a cached picture instead of read, decode and fit.
         augment_gpu: drawing and applying the numbers on the GPU, in seconds of the GPU; None where that cannot be.
         augment_host: issuing that, in seconds of the training process.
-        hand_over: laying out a decoded picture, where nothing needs it fitted before the GPU, which fits it then; None
+        hand_over: laying out a decoded picture, where nothing needs it resized before the GPU, which fits it then; None
             where the GPU cannot.
     """
 
     read: float
     decode: float
-    fit: float
+    resize: float
     draw: float = 0.0
     augment: float = 0.0
     other: float = 0.0
@@ -44,7 +44,7 @@ class Stages:
     @property
     def fresh(self) -> float:
         """Reading, decoding and fitting."""
-        return self.read + self.decode + self.fit
+        return self.read + self.decode + self.resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Facts:
         cores: how many this process may use.
         samples: of the training set.
         epochs: of the run.
-        picture_bytes: of one fitted picture.
+        picture_bytes: of one resized picture.
         ram_left, disk_left, gpu_left: bytes that cached pictures may take; 0 where the tier cannot be.
         efficiency: what a worker does when all cores work, as a share of what it does alone.
         dali: images a second that DALI makes by itself, by decode_on.
@@ -133,7 +133,7 @@ class Facts:
 
     @property
     def cache_bytes(self) -> int:
-        """Size of all pictures, fitted."""
+        """Size of all pictures, resized."""
         return self.samples * self.picture_bytes
 
     def cached_share(self, tier: Tier) -> float:

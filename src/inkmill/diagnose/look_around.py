@@ -72,7 +72,7 @@ def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[
     It decodes and fits; augmentation is left to the torch engine, as in training.
     """
     plan = replace(plan, cache=CacheConfig())
-    if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.fit.mode == "height":
+    if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.resize.mode == "height":
         return {}, []
     from inkmill.data.loaders.dali.loader import DaliLoader
 

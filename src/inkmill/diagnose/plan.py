@@ -111,7 +111,9 @@ def words_of(overrides: dict[str, object]) -> str:
 def _tiers(facts: Facts) -> list[Tier]:
     tiers: list[Tier] = ["none"]
     if facts.epochs > 1:
-        tiers += [tier for tier in _TIERS[1:] if facts.cached_share(tier) > 0 and not (tier == "gpu" and facts.pipeline)]
+        tiers += [
+            tier for tier in _TIERS[1:] if facts.cached_share(tier) > 0 and not (tier == "gpu" and facts.pipeline)
+        ]
     return tiers
 
 

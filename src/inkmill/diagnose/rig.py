@@ -92,8 +92,8 @@ class Rig:
         self.clock = GpuClock(self.device)
         prepared = _whole_batches(prepared, self.spec.dataset.batch_size)
         plan = training_plan(self.spec, prepared, fabric, seed=0)
-        if plan.fit.mode == "height" and plan.bucket_widths is None:
-            plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
+        if plan.resize.mode == "height" and plan.bucket_widths is None:
+            plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
         self.plan = plan
         self.cached = DeviceLoader(CachedLoader(replace(plan, cache=CacheConfig()), batches), self.device)
         try:

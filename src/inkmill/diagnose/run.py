@@ -226,9 +226,14 @@ class _Run:
     def _facts(
         self, rig: Rig, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
     ) -> tuple[Facts, Settings]:
-        plan, fit = rig.plan, rig.plan.fit
+        plan, resize = rig.plan, rig.plan.resize
         stages = times.as_stages(storage.wait_s, storage.fetch_s)
-        if rig.device.type == "cuda" and stages.augment_gpu is None and plan.pipeline is None and fit.mode != "height":
+        if (
+            rig.device.type == "cuda"
+            and stages.augment_gpu is None
+            and plan.pipeline is None
+            and resize.mode != "height"
+        ):
             stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
         current = settings_of(self.spec, rig)
         step = users_step(rig, test, current, stages)
@@ -248,9 +253,9 @@ class _Run:
                 read_all(sampled.source, range(len(sampled.source)))
         elif cores() > 1:
             self.notes.append(f"how workers slow each other down was not measured; {efficiency:.0%} is assumed")
-        width = fit.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
+        width = resize.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
         places = room(self.given.dataset, rig.device)
-        if fit.mode == "height":
+        if resize.mode == "height":
             places.pop("gpu", None)
         facts = Facts(
             stages,
@@ -259,7 +264,7 @@ class _Run:
             cores=cores(),
             samples=len(sampled.whole),
             epochs=self.spec.train.num_epochs,
-            picture_bytes=round(fit.height * width * fit.channels),
+            picture_bytes=round(resize.height * width * resize.channels),
             ram_left=places["ram"],
             disk_left=places["disk"],
             gpu_left=places.get("gpu", 0),

@@ -97,15 +97,15 @@ def take_sample(
         charset = Charset.from_file(listed) if listed else Charset.from_texts(labels)
     rules = check_rules(spec, charset)
     good = _usable(labels, charset, spec.dataset.max_label_length)
-    if rules.capacity is not None and rules.required_steps is not None and rules.fit.mode != "height":
-        good &= rules.required_steps(labels) <= rules.capacity(rules.fit.width)
+    if rules.capacity is not None and rules.required_steps is not None and rules.resize.mode != "height":
+        good &= rules.required_steps(labels) <= rules.capacity(rules.resize.width)
     if not good.any():
         raise DataError(f"{whole.name}: no label of {len(rows):,} samples can be used; `inkmill check` shows why")
     if not good.all():
         say(f"{(~good).sum():,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
     train = PreparedSet(Subset(whole, rows[good]), None, {})
-    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.fit), whole, len(rows))
+    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.resize), whole, len(rows))
 
 
 def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
@@ -113,7 +113,7 @@ def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) ->
     began, done = perf_counter(), 0
     for row in range(min(64, len(sampled.source))):
         try:
-            decode(sampled.source.get(row).image, sampled.prepared.fit.channels)
+            decode(sampled.source.get(row).image, sampled.prepared.resize.channels)
         except (DataError, OSError):
             continue
         done += 1
@@ -131,7 +131,7 @@ def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
     widths are free all pictures would have to be looked at first, and the sample stays as it is.
     """
     needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
-    if sampled.taken >= min(needed, len(sampled.whole)) or sampled.prepared.fit.mode == "height":
+    if sampled.taken >= min(needed, len(sampled.whole)) or sampled.prepared.resize.mode == "height":
         return sampled
     return take_sample(spec, sampled.whole, lambda line: None, needed, charset=sampled.prepared.charset)
 

@@ -18,8 +18,8 @@ from inkmill.data.augment.augment_torch import apply_changes
 from inkmill.data.augment.changes import Changes
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.maker import BatchMaker
-from inkmill.data.loaders.rows import UnfittedRows, unfitted_bytes
-from inkmill.data.loaders.upload import why_not_fit
+from inkmill.data.loaders.rows import RaggedImages, ragged_bytes
+from inkmill.data.loaders.upload import why_not_resize
 from inkmill.data.pipeline.cache import CacheConfig, open_cache
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Subset
@@ -39,7 +39,7 @@ class StageTimes:
     """Seconds an image and core of each stage, by its name; `augment (GPU)` and `copy` are seconds of the GPU.
 
     Attributes:
-        times: in the order of the work; `hand over` takes the place of `fit` where the GPU fits.
+        times: in the order of the work; `hand over` takes the place of `resize` where the GPU fits.
         image_bytes: mean size of an encoded image.
         bad: samples that could not be decoded.
     """
@@ -56,7 +56,7 @@ class StageTimes:
         """Return them as the plan takes them; `wait` and `fetch` as there."""
         mean = {name: max(0.0, one.mean) for name, one in self.times.items()}
         gpu = mean.get("augment (GPU)")
-        names = ("read", "decode", "fit", "draw", "augment", "kept")
+        names = ("read", "decode", "resize", "draw", "augment", "kept")
         return Stages(
             **{name: mean.get(name, 0.0) for name in names},
             other=mean["collate"],
@@ -79,12 +79,12 @@ def measure_stages(rig: Rig, seconds: float) -> StageTimes:
         windows = chunks.windows()
         if rig.device.type == "cuda":
             windows |= _on_gpu(rig)
-            if why_not_fit(rig.device) is None:
+            if why_not_resize(rig.device) is None:
                 windows["hand over"] = chunks.handing_over()
         measured = in_rounds(windows, Rounds(seconds, most=4 * _CHUNKS, narrow=0.02))
     times = {name: interval(steady(values)) for name, values in measured.items()}
     whole = times.pop("make")
-    named = sum(times[name].mean for name in ("read", "decode", "fit"))
+    named = sum(times[name].mean for name in ("read", "decode", "resize"))
     rest = max(0.0, whole.mean - named)
     times["collate"] = Interval(rest, max(0.0, rest - whole.half), rest + whole.half, whole.count)
     return StageTimes(times, chunks.image_bytes, chunks.bad)
@@ -96,23 +96,23 @@ class _Chunks:
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
         widths = plan.bucket_widths
-        self.width = plan.fit.width if widths is None else int(np.bincount(widths).argmax())
+        self.width = plan.resize.width if widths is None else int(np.bincount(widths).argmax())
         rows, self.bad = _good_rows(plan, self.width)
         self.rows = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
         self.encoded = [[plan.source.get(row).image for row in some] for some in self.rows]
         self.image_bytes = float(np.mean([len(data) for some in self.encoded for data in some]))
-        self.pixels = [[decode(data, plan.fit.channels) for data in some] for some in self.encoded]
+        self.pixels = [[decode(data, plan.resize.channels) for data in some] for some in self.encoded]
 
     def windows(self) -> dict[str, Callable[[], float]]:
-        plan, fit = self.plan, self.plan.fit
-        buffer = np.empty(_CHUNK * fit.height * self.width * fit.channels, np.uint8)
+        plan, resize = self.plan, self.plan.resize
+        buffer = np.empty(_CHUNK * resize.height * self.width * resize.channels, np.uint8)
         unaugmented = replace(plan, augmentation=None)
         maker = BatchMaker(unaugmented, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
         found = {
             "make": self._window(lambda number: maker.make(0, number, buffer)),
             "read": self._window(self._read),
-            "decode": self._window(lambda number: [decode(data, fit.channels) for data in self.encoded[number]]),
-            "fit": self._window(lambda number: [fit.apply(image) for image in self.pixels[number]]),
+            "decode": self._window(lambda number: [decode(data, resize.channels) for data in self.encoded[number]]),
+            "resize": self._window(lambda number: [resize.apply(image) for image in self.pixels[number]]),
         }
         if plan.numbers is not None or plan.pipeline is not None:
             found |= self._augmenting()
@@ -122,12 +122,12 @@ class _Chunks:
 
     def handing_over(self) -> Callable[[], float]:
         """Return the window of laying out decoded pictures for a GPU to fit."""
-        fit = self.plan.fit
-        shape = (_CHUNK, fit.height, self.width, fit.channels)
-        buffer = np.empty(unfitted_bytes(shape), np.uint8)
+        resize = self.plan.resize
+        shape = (_CHUNK, resize.height, self.width, resize.channels)
+        buffer = np.empty(ragged_bytes(shape), np.uint8)
 
         def work(number: int) -> None:
-            rows = UnfittedRows(buffer, shape, fit)
+            rows = RaggedImages(buffer, shape, resize)
             for row, image in enumerate(self.pixels[number]):
                 rows.put(row, image)
 
@@ -139,19 +139,19 @@ class _Chunks:
                 get(row)
 
     def _augmenting(self) -> dict[str, Callable[[], float]]:
-        plan, fit, width = self.plan, self.plan.fit, self.width
-        batches = [np.zeros((len(some), fit.height, width, fit.channels), np.uint8) for some in self.rows]
+        plan, resize, width = self.plan, self.plan.resize, self.width
+        batches = [np.zeros((len(some), resize.height, width, resize.channels), np.uint8) for some in self.rows]
         for batch, images in zip(batches, self.pixels, strict=True):
             for row, image in zip(batch, images, strict=True):
-                fit.apply(image, out=row)
+                resize.apply(image, out=row)
         if (pipeline := plan.pipeline) is not None:
             index = [np.array(some) for some in self.rows]
             return {"augment": self._window(lambda number: pipeline.apply(batches[number], 0, 0, index[number]))}
         assert plan.numbers is not None
         numbers = plan.numbers
-        tables = [numbers.draw(0, 0, np.array(some), fit.height, width) for some in self.rows]
+        tables = [numbers.draw(0, 0, np.array(some), resize.height, width) for some in self.rows]
         every = np.arange(plan.batch_size)  # a whole batch: drawing a few rows costs hardly less than drawing many
-        draw = self._window(lambda number: numbers.draw(0, number, every, fit.height, width), len(every))
+        draw = self._window(lambda number: numbers.draw(0, number, every, resize.height, width), len(every))
         return {
             "draw": draw,
             "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),
@@ -159,16 +159,16 @@ class _Chunks:
 
     def _cached(self) -> Callable[[], float]:
         """Return the window of getting pictures that are kept in RAM."""
-        fit, part = self.plan.fit, Subset(self.plan.source, [row for some in self.rows for row in some])
-        cache = open_cache(CacheConfig("ram", 1.0), part, fit)
+        resize, part = self.plan.resize, Subset(self.plan.source, [row for some in self.rows for row in some])
+        cache = open_cache(CacheConfig("ram", 1.0), part, resize)
         assert cache is not None
         places, start = [], 0
         for images in self.pixels:
             index = np.arange(start, start + len(images))
             start += len(images)
-            fitted = np.stack([fit.apply(image)[0] for image in images])
-            cache.write(index, fitted, np.full(len(index), fit.width, np.int32))
-            places.append((index, fitted, np.empty(len(index), np.int32)))
+            resized = np.stack([resize.apply(image)[0] for image in images])
+            cache.write(index, resized, np.full(len(index), resize.width, np.int32))
+            places.append((index, resized, np.empty(len(index), np.int32)))
         return self._window(lambda number: cache.read(*places[number]))
 
     def _window(self, work: Callable[[int], Any], images: int | None = None) -> Callable[[], float]:
@@ -209,7 +209,7 @@ def _good_rows(plan: LoadPlan, width: int) -> tuple[list[int], int]:
         if plan.bucket_widths is not None and plan.bucket_widths[row] != width:
             continue
         try:
-            decode(plan.source.get(row).image, plan.fit.channels)
+            decode(plan.source.get(row).image, plan.resize.channels)
             good.append(row)
         except (DataError, OSError):
             bad += 1
@@ -242,11 +242,13 @@ def measure_gpu_augmentation(plan: LoadPlan, device: torch.device, batch_size: i
 
 
 def _augmenting_on_gpu(plan: LoadPlan, device: torch.device, batch_size: int) -> dict[str, Callable[[], float]]:
-    numbers, fit = plan.numbers, plan.fit
-    if numbers is None or plan.pipeline is not None or fit.mode == "height":
+    numbers, resize = plan.numbers, plan.resize
+    if numbers is None or plan.pipeline is not None or resize.mode == "height":
         return {}
-    changes = Changes(numbers, 0, 0, np.arange(batch_size), fit.height, fit.width, batch_size)
-    images = torch.randint(0, 256, (batch_size, fit.height, fit.width, fit.channels), dtype=torch.uint8, device=device)
+    changes = Changes(numbers, 0, 0, np.arange(batch_size), resize.height, resize.width, batch_size)
+    images = torch.randint(
+        0, 256, (batch_size, resize.height, resize.width, resize.channels), dtype=torch.uint8, device=device
+    )
     clock = GpuClock(device)
 
     def work() -> torch.Tensor:

@@ -146,12 +146,12 @@ def _times(factor: float) -> str:
 
 
 def _largest_stage(evidence: Evidence) -> str:
-    names = {"read": "reading", "decode": "decoding", "fit": "fitting", "draw": "drawing numbers"}
+    names = {"read": "reading", "decode": "decoding", "resize": "fitting", "draw": "drawing numbers"}
     names |= {"augment": "augmentation", "collate": "laying out"}
     settings, times = evidence.plan.current.settings, evidence.stages.times
     for_gpu = {"draw", "augment"} if settings.augment_on == "gpu" else set[str]()
     if "hand over" in times and settings.cache == "none" and (for_gpu or "augment" not in times):
-        for_gpu.add("fit")
+        for_gpu.add("resize")
     means = {name: time.mean for name, time in times.items() if name in names and name not in for_gpu}
     return names[max(means, key=lambda name: means[name])]
 

@@ -1,4 +1,4 @@
-"""`Fit` on a GPU: the last step of OpenCV's linear resize, to the last bit, and the padding.
+"""`Resize` on a GPU: the last step of OpenCV's linear resize, to the last bit, and the padding.
 
 OpenCV resizes bytes in whole numbers: weights of 11 bits; a row's two pixels are summed with them, and of two such sums
 the upper bits are. A place is worked out in double precision and rounded to single. Beyond the left and right border a
@@ -18,11 +18,11 @@ from inkmill.kernels.nearest import nearest
 _BLOCK = 512  # pixels of a program
 
 
-def fit_rows(written: Tensor, shape: Shape) -> Tensor:
+def resize_rows(written: Tensor, shape: Shape) -> Tensor:
     """Fit the pictures of a batch.
 
     Args:
-        written: uint8, what `UnfittedRows` holds, on a GPU.
+        written: uint8, what `RaggedImages` holds, on a GPU.
         shape: of the batch.
 
     Returns:
@@ -31,7 +31,7 @@ def fit_rows(written: Tensor, shape: Shape) -> Tensor:
     batch, height, width, channels = shape
     out = torch.empty(shape, dtype=torch.uint8, device=written.device)
     if batch:
-        _fit[(batch, triton.cdiv(height * width, _BLOCK))](
+        _resize[(batch, triton.cdiv(height * width, _BLOCK))](
             written,
             written[: batch * NUMBERS * 8].view(torch.int64),
             out,
@@ -46,7 +46,7 @@ def fit_rows(written: Tensor, shape: Shape) -> Tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _fit(  # type: ignore[no-untyped-def]
+def _resize(  # type: ignore[no-untyped-def]
     written,
     numbers,
     out,

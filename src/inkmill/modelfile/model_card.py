@@ -61,7 +61,7 @@ def model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> d
             "height": card.model.input_height,
             "width": card.model.input_width,
             "channels": card.model.input_channel,
-            "fit": card.model.input_fit,
+            "resize": card.model.input_resize,
         },
         "charset": card.charset,
         "normalise": card.normalise,
@@ -88,13 +88,13 @@ def _page(facts: dict[str, Any]) -> str:
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     model, size, charset = facts["model"], facts["input"], "".join(facts["charset"])
     parameters = f"{facts['parameters']:,}" if facts["parameters"] is not None else UNKNOWN
-    fixed = "up to " if size["fit"] == "height" else ""
+    fixed = "up to " if size["resize"] == "height" else ""
     yield "A text reader made with inkmill."
     yield ""
     yield from _table(
         {
             "architecture": " ".join(f"{name}={value}" for name, value in model.items()) or "the default one",
-            "input": f"{size['channels']} x {size['height']} x {fixed}{size['width']} ({size['fit']})",
+            "input": f"{size['channels']} x {size['height']} x {fixed}{size['width']} ({size['resize']})",
             "parameters": parameters,
             "file": f"{facts['bytes']:,} bytes",
             "longest text": f"{facts['max_label_length']} characters",

@@ -23,7 +23,7 @@ _GIB = 2**30
 _DOING = {
     "read": "reading",
     "decode": "decoding",
-    "fit": "resizing",
+    "resize": "resizing",
     "keep": "copying cached pictures",
     "augment": "augmentation",
     "other": "collating",
@@ -60,7 +60,7 @@ class Loading:
     Attributes:
         who: what makes the batches; "resident": pictures lie on the GPU already.
         makers: how many of them; 0 where training makes its batches itself.
-        keep: where fitted pictures are kept.
+        keep: where resized pictures are kept.
         cache_gib: the cap of that store.
         store_bytes: what a store of all pictures would take.
         makers_augment: whether the random changes are applied by those who make the batches.
@@ -199,7 +199,7 @@ _PREPARING = (_all_workers_needed, _cache_config, _workers)
 _REMEDIES: dict[str, tuple[_Remedy, ...]] = {
     "read": (_in_memory, _shards, _workers),
     "decode": _PREPARING,
-    "fit": _PREPARING,
+    "resize": _PREPARING,
     "augment": (_augment_on_gpu, _workers),
     "keep": (_workers, _cache_on_gpu),
     "other": (_workers, _cache_on_gpu),
@@ -220,7 +220,7 @@ def _nothing(cause: str, loading: Loading, machine: Machine) -> str:
     busy = f"the {machine.cores} cores of this machine are all busy" if machine.cores > 1 else "its one core is busy"
     if cause == "augment":
         return f"{busy}, so only fewer changes in dataset.augmentation would help"
-    if cause in ("decode", "fit") and loading.cache == "none":
+    if cause in ("decode", "resize") and loading.cache == "none":
         need, ram, disk = (_size(size) for size in (loading.store_bytes, machine.ram, machine.disk))
         return f"{busy}, and keeping the pictures needs {need} ({ram} of RAM and {disk} of disk are free)"
     return f"{busy}, so only more of them would help"

@@ -50,9 +50,9 @@ def loading_of(loader: DeviceLoader, dataset: DatasetSpec, ranks: int) -> Loadin
         makers=dataset.workers if who == "dali" else loader.loader.makers,  # what feeds DALI is not for users to set
         cache=dataset.cache,
         cache_gib=dataset.cache_gib,
-        store_bytes=Layout(plan.fit, len(plan.source), plan.bucket_widths, _UNLIMITED).total,
+        store_bytes=Layout(plan.resize, len(plan.source), plan.bucket_widths, _UNLIMITED).total,
         makers_augment=plan.augmentation is not None and plan.engine == "cv" and who != "dali",
-        gpu_can_augment=loader.device.type == "cuda" and plan.pipeline is None and plan.fit.mode != "height",
+        gpu_can_augment=loader.device.type == "cuda" and plan.pipeline is None and plan.resize.mode != "height",
         small_files=_small_files(plan),
         ranks=ranks,
     )

@@ -112,7 +112,7 @@ def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console
         raise DataError(f"{name}: the test set is empty")
     normaliser = Normaliser(reader.card.normalise)
     plan = LoadPlan(
-        source, reader.fit, batch_size=spec.evaluate.batch_size, shuffle=False, on_bad_sample="skip", max_bad=1.0
+        source, reader.resize, batch_size=spec.evaluate.batch_size, shuffle=False, on_bad_sample="skip", max_bad=1.0
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:

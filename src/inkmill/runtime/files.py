@@ -28,7 +28,7 @@ def read_files(
     """
     source = FileSource(paths)
     bad: Literal["raise", "skip"] = "raise" if problems is None else "skip"
-    plan = LoadPlan(source, reader.fit, batch_size=batch_size, shuffle=False, on_bad_sample=bad, max_bad=1.0)
+    plan = LoadPlan(source, reader.resize, batch_size=batch_size, shuffle=False, on_bad_sample=bad, max_bad=1.0)
     found: dict[int, Reading] = {}
     wanted = 0
     with make_loader(plan, workers=workers) as loader:

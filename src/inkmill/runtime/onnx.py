@@ -68,8 +68,8 @@ class OnnxReader(BaseReader):
         """The graph must take and give what the card says."""
         outputs = {output.name: output.type for output in self._session.get_outputs()}
         self._paddle = outputs == _PADDLE_OUTPUTS
-        channels = 3 if self._paddle else self.fit.channels
-        wanted = (channels, self.fit.height, None if self.fit.mode == "height" else self.fit.width)
+        channels = 3 if self._paddle else self.resize.channels
+        wanted = (channels, self.resize.height, None if self.resize.mode == "height" else self.resize.width)
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         fits = len(shape) == 4 and all(
@@ -93,7 +93,7 @@ class OnnxReader(BaseReader):
         self.decoder.wants_all = self.decoder.wants_all and self._has_all
 
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the best class of each step and its probability, both (B, S), of fitted uint8 BHWC images."""
+        """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
         if self._paddle:
             probable = self.probabilities(images)
             return probable.argmax(axis=2).astype(np.int32), probable.max(axis=2)
@@ -105,7 +105,7 @@ class OnnxReader(BaseReader):
         return ids, probabilities
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images.
+        """Return the probability of every class at every step, (B, S, K), of resized uint8 BHWC images.
 
         Raises:
             ConfigError: the file gives only the best class.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.decode import decode, turn
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
 from inkmill.modelfile.header import ReaderCard
@@ -71,16 +71,16 @@ class BaseReader(ABC):
 
     def __init__(self, card: ReaderCard, *, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
         self.card = card
-        self.fit = input_fit(card.model)
+        self.resize = input_resize(card.model)
         self.codec = card.codec()
         self.decoder = Decoder(self.codec, beam_width, words, Normaliser(card.normalise))
 
     @abstractmethod
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the best class of each step and its probability, both (B, S), of fitted uint8 BHWC images."""
+        """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images.
+        """Return the probability of every class at every step, (B, S, K), of resized uint8 BHWC images.
 
         Raises:
             ConfigError: the model file gives only the best class.
@@ -88,7 +88,7 @@ class BaseReader(ABC):
         raise ConfigError("this reader gives only the best class of each step, and a beam or a lexicon needs all")
 
     def texts(self, images: NDArray[np.uint8], phases: Phases | None = None) -> tuple[list[str], NDArray[np.float32]]:
-        """Return texts and confidences, float32 (B,), of fitted uint8 BHWC images of one width."""
+        """Return texts and confidences, float32 (B,), of resized uint8 BHWC images of one width."""
         phases = phases or Phases()
         if self.decoder.wants_all:
             probabilities = self.probabilities(images)
@@ -126,7 +126,7 @@ class BaseReader(ABC):
     @property
     def batch_size(self) -> int:
         """How many images are read at once where nothing else is asked for: fewer of large ones."""
-        return max(1, min(MAX_BATCH, BATCH_PIXELS // (self.fit.height * self.fit.width)))
+        return max(1, min(MAX_BATCH, BATCH_PIXELS // (self.resize.height * self.resize.width)))
 
     def read(self, images: Picture | Iterable[Picture], batch_size: int | None = None) -> list[Reading]:
         """Read images, in order; those of one input width are read together.
@@ -141,16 +141,16 @@ class BaseReader(ABC):
         """
         batch_size = batch_size or self.batch_size
         several: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
-        fitted: dict[int, list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
+        resized: dict[int, list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
         readings: list[Reading | None] = [None] * len(several)
         keys = [str(image) if isinstance(image, (str, Path)) else str(n) for n, image in enumerate(several)]
         for position, image in enumerate(several):
-            picture, _ = self.fit.apply(_pixels(image, self.fit.channels, keys[position]))
-            same_width = fitted[picture.shape[1]]
+            picture, _ = self.resize.apply(_pixels(image, self.resize.channels, keys[position]))
+            same_width = resized[picture.shape[1]]
             same_width.append((position, picture))
             if len(same_width) == batch_size:
-                self._read_batch(fitted.pop(picture.shape[1]), keys, readings)
-        for rest in fitted.values():
+                self._read_batch(resized.pop(picture.shape[1]), keys, readings)
+        for rest in resized.values():
             self._read_batch(rest, keys, readings)
         return [reading for reading in readings if reading is not None]
 
@@ -225,6 +225,8 @@ def _encoded(array: NDArray[Any], key: str) -> bytes:
     return bytes(cv2.imencode(suffix, array)[1])
 
 
-def input_fit(model: ModelSpec) -> Fit:
+def input_resize(model: ModelSpec) -> Resize:
     """Return how images are brought to the input size of `model`."""
-    return Fit(height=model.input_height, width=model.input_width, channels=model.input_channel, mode=model.input_fit)
+    return Resize(
+        height=model.input_height, width=model.input_width, channels=model.input_channel, mode=model.input_resize
+    )

@@ -26,11 +26,11 @@ def images_per_second(
 ) -> list[dict[str, Speed]]:
     """Return the speeds of each reader by batch, as `batch_1` and `batch_32`.
 
-    The pictures are in memory and fitted; choosing the classes is in it, decoding to text is not.
+    The pictures are in memory and resized; choosing the classes is in it, decoding to text is not.
 
     Args:
         readers: one or more.
-        images: uint8 (N, H, W, C), fitted; repeated to fill a batch.
+        images: uint8 (N, H, W, C), resized; repeated to fill a batch.
         rounds: how often each has its turn.
     """
     found: list[dict[str, Speed]] = [{} for _ in readers]

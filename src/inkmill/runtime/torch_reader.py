@@ -81,13 +81,13 @@ class TorchReader(BaseReader):
 
     @torch.inference_mode()
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return class ids and their probabilities, both (B, T), of fitted uint8 BHWC images."""
+        """Return class ids and their probabilities, both (B, T), of resized uint8 BHWC images."""
         ids, probabilities = self.model.read(to_input(torch.from_numpy(images).to(self.device)))
         return ids.cpu().numpy(), probabilities.float().cpu().numpy()
 
     @torch.inference_mode()
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of fitted uint8 BHWC images."""
+        """Return the probability of every class at every step, (B, S, K), of resized uint8 BHWC images."""
         scores = self.model(to_input(torch.from_numpy(images).to(self.device)))
         found: NDArray[np.float32] = scores.float().softmax(dim=2).cpu().numpy()
         return found

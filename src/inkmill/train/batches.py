@@ -21,7 +21,7 @@ from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.buckets import measure_buckets
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
 from inkmill.runtime.torch_reader import to_input
@@ -68,7 +68,7 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
     dataset = spec.dataset
     return LoadPlan(
         prepared.train.source,
-        prepared.fit,
+        prepared.resize,
         augmentation=open_augmentation(dataset.augmentation),
         batch_size=dataset.batch_size,
         seed=seed,
@@ -77,7 +77,7 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
-        engine="none" if _augments_on_gpu(dataset, fabric, prepared.fit) else "cv",
+        engine="none" if _augments_on_gpu(dataset, fabric, prepared.resize) else "cv",
         cache=_cache_config(dataset),
     )
 
@@ -89,8 +89,8 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         ConfigError: cache=gpu without a GPU, or more pictures than it holds.
         MissingExtraError: loader=dali without DALI.
     """
-    if plan.fit.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
-        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
+    if plan.resize.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
+        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
     if dataset.loader == "dali":
         from inkmill.data.loaders.dali.loader import DaliLoader
 
@@ -118,11 +118,11 @@ def training_input(batch: Batch) -> Tensor:
     return to_input(images)
 
 
-def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, fit: Fit) -> bool:
+def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, resize: Resize) -> bool:
     on_gpu = fabric.device.type == "cuda"
     if dataset.augment_on == "gpu" and not on_gpu:
         raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
-    if dataset.augment_on == "auto" and (fit.mode == "height" or dataset.augmentation.albumentations):
+    if dataset.augment_on == "auto" and (resize.mode == "height" or dataset.augmentation.albumentations):
         return False  # every width of the input would be compiled anew, and foreign code knows no GPU
     return on_gpu and dataset.augment_on in ("auto", "gpu")
 

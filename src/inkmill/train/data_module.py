@@ -26,7 +26,7 @@ from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
 from inkmill.data.loaders.dali.package import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.data.types import Source, Text
 from inkmill.errors import DataError, MissingExtraError
@@ -63,7 +63,7 @@ class TextDataModule(LightningDataModule):
         num_workers: loader processes; 0 loads in the calling one. Validation uses two at most.
         use_dali: let NVIDIA DALI decode and augment on the GPU. Without DALI or without a GPU, one line says so and
             the worker processes load instead: the same samples in the same order.
-        fit: input size and how images are brought to it.
+        resize: input size and how images are brought to it.
         augmentation: changes to training images: a preset's name, a spec, or None.
         prediction: the kind of head, CTC, Attn or Slots: how targets are encoded.
         charset: characters to read, or a file of them; without it, all that the training labels hold.
@@ -71,7 +71,7 @@ class TextDataModule(LightningDataModule):
         normalise: rule sets applied to every label after NFC; see docs/text.md.
         val_fraction: share held out for validation.
         on_bad_sample: raise, or skip (counted).
-        keep: where fitted pictures are kept.
+        keep: where resized pictures are kept.
         seed: of order and augmentation.
 
     Attributes:
@@ -86,7 +86,7 @@ class TextDataModule(LightningDataModule):
         batch_size: int = 20,
         num_workers: int = 8,
         use_dali: bool = False,
-        fit: Fit = Fit(32, 128, 3, "pad"),  # noqa: B008 - frozen
+        resize: Resize = Resize(32, 128, 3, "pad"),  # noqa: B008 - frozen
         augmentation: str | AugmentationSpec | None = None,
         prediction: Literal["CTC", "Attn", "Slots"] = "CTC",
         charset: Charset | str | Path | None = None,
@@ -106,7 +106,7 @@ class TextDataModule(LightningDataModule):
             augmentation = AugmentationSpec(preset=augmentation)
         self._augmentation = None if augmentation is None else open_augmentation(augmentation)
         self._options = {
-            "fit": fit,
+            "resize": resize,
             "batch_size": batch_size,
             "seed": seed,
             "on_bad_sample": on_bad_sample,
@@ -166,8 +166,8 @@ class TextDataModule(LightningDataModule):
 
     def _ready(self, source: Source, shuffle: bool) -> ReadyLoader:
         plan = LoadPlan(source, shuffle=shuffle, **self._options)  # type: ignore[arg-type]
-        if plan.fit.mode == "height":
-            plan = replace(plan, bucket_widths=measure_buckets(source, plan.fit))
+        if plan.resize.mode == "height":
+            plan = replace(plan, bucket_widths=measure_buckets(source, plan.resize))
         if shuffle:
             plan = replace(plan, augmentation=self._augmentation)
         if self.trainer is not None:
@@ -185,13 +185,13 @@ class TextDataModule(LightningDataModule):
             number = torch.cuda.current_device() if device.index is None else device.index
             if plan.pipeline is not None:
                 return DaliLoader(plan, device_id=number, threads=max(1, workers))
-            torch_augments = plan.fit.mode != "height"  # its pass is compiled for one width
+            torch_augments = plan.resize.mode != "height"  # its pass is compiled for one width
             plan = replace(plan, engine="none") if torch_augments else plan
             return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number, threads=max(1, workers))
         if self._use_dali:
             self._say_without_dali(device)
         # A pass on the GPU is compiled for one width, and foreign code knows no GPU.
-        on_gpu = device.type == "cuda" and plan.pipeline is None and plan.fit.mode != "height"
+        on_gpu = device.type == "cuda" and plan.pipeline is None and plan.resize.mode != "height"
         engine: Literal["cv", "none"] = "none" if on_gpu else "cv"
         return DeviceLoader(make_loader(replace(plan, engine=engine), workers), device)
 

@@ -80,7 +80,7 @@ def _measure_ranges(model: Recognizer, spec: Spec, prepared: Prepared) -> int:
     some = np.arange(count) * len(source) // count
     plan = LoadPlan(
         Subset(source, some),
-        prepared.fit,
+        prepared.resize,
         batch_size=min(BATCH, spec.dataset.batch_size),
         shuffle=False,
         bucket_widths=None if widths is None else widths[some],

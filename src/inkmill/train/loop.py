@@ -100,7 +100,7 @@ class TrainingLoop:
         self.model = model.to(fabric.device)
         self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
         if settings.compile:  # for one shape: made for any, it would be slower for the one that nearly all batches have
-            self.model.backbone.compile(dynamic=None if spec.model.input_fit == "height" else False)
+            self.model.backbone.compile(dynamic=None if spec.model.input_resize == "height" else False)
         self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
         steps_per_epoch = -(-len(self.loader) // settings.accumulate)
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
@@ -169,7 +169,7 @@ class TrainingLoop:
     def _compiled(self, images: int) -> AbstractContextManager[object]:
         """Run what is compiled only for full batches: another size would be compiled for a minute, for one batch."""
         spec = self.spec
-        if not spec.train.compile or spec.model.input_fit == "height" or images == spec.dataset.batch_size:
+        if not spec.train.compile or spec.model.input_resize == "height" or images == spec.dataset.batch_size:
             return nullcontext()
         eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
         return eager

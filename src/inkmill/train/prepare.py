@@ -14,13 +14,13 @@ from inkmill import __version__
 from inkmill.config.spec import Spec
 from inkmill.data.jobs.check import CheckRules, check_once
 from inkmill.data.jobs.check_report import CheckReport
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.data.types import Source, Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.modelfile.header import ReaderCard
 from inkmill.modelfile.model_card import step
-from inkmill.runtime.reader import input_fit
+from inkmill.runtime.reader import input_resize
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import Codec, make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
@@ -55,7 +55,7 @@ class Prepared:
     charset: Charset
     codec: Codec
     normaliser: Normaliser
-    fit: Fit
+    resize: Resize
 
     def card(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ReaderCard:
         """Return the card that goes into the model's file; `history` is how that was made which training began with."""
@@ -121,11 +121,11 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
     # As `inkmill check` does, which knows of no parts: so both refuse the same sets.
     checked = [_checked(source, rules, spec, cache, say) for source in train]
     if val:
-        train_sets = [_usable(*one, rules.fit) for one in checked]
-        val_sets = [_usable(*_checked(source, rules, spec, cache, say), rules.fit) for source in val]
+        train_sets = [_usable(*one, rules.resize) for one in checked]
+        val_sets = [_usable(*_checked(source, rules, spec, cache, say), rules.resize) for source in val]
     else:
-        train_sets = [_usable(*one, rules.fit, kept) for one, (kept, _) in zip(checked, parts, strict=True)]
-        val_sets = [_usable(*one, rules.fit, held) for one, (_, held) in zip(checked, parts, strict=True)]
+        train_sets = [_usable(*one, rules.resize, kept) for one, (kept, _) in zip(checked, parts, strict=True)]
+        val_sets = [_usable(*one, rules.resize, held) for one, (_, held) in zip(checked, parts, strict=True)]
         val_sets = [replace(one, lost={}) for one in val_sets]  # counted once, with the part to train on
     weights = [one.weight for one in spec.dataset.sources("train")]
     joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
@@ -133,14 +133,14 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
     named: dict[str, PreparedSet] = {}
     for one in val_sets:
         named[fresh_name(one.source.name, named)] = one
-    return Prepared(joined, named, charset, codec, normaliser, rules.fit)
+    return Prepared(joined, named, charset, codec, normaliser, rules.resize)
 
 
 def check_rules(spec: Spec, charset: Charset) -> CheckRules:
     """Return what a sample must fulfil to be trained on; without torch `capacity` is None, so widths go unchecked."""
     codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
     return CheckRules(
-        fit=input_fit(spec.model),
+        resize=input_resize(spec.model),
         charset=charset,
         normaliser=Normaliser(spec.dataset.normalise),
         max_label_length=spec.dataset.max_label_length,
@@ -232,7 +232,7 @@ def _checked(source: Source, rules: CheckRules, spec: Spec, cache: Path, say: Sa
     return source, report
 
 
-def _usable(source: Source, report: CheckReport, fit: Fit, part: NDArray[np.int64] | None = None) -> PreparedSet:
+def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[np.int64] | None = None) -> PreparedSet:
     """Return what can be used of a set, or of the part of its rows that is given."""
     rows = report.keep if part is None else np.intersect1d(part, report.keep, assume_unique=True)
     if not len(rows):
@@ -243,8 +243,8 @@ def _usable(source: Source, report: CheckReport, fit: Fit, part: NDArray[np.int6
             "of one of its two parts, for training and for validation: mend them, or give dataset.val"
         )
     widths = None
-    if fit.mode == "height":
-        widths = np.array([fit.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
+    if resize.mode == "height":
+        widths = np.array([resize.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
     return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
 
 

@@ -229,7 +229,7 @@ def _model(
         f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
         f"{spec.model.prediction}, "
         f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
-        f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_fit})"
+        f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_resize})"
     )
     for line in told:
         reporter.say(line)

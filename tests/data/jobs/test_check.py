@@ -16,7 +16,7 @@ import pytest
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.check import CheckRules, check, check_once
 from inkmill.data.jobs.check_report import CheckReport
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import open_source
 from inkmill.data.types import Labels, Target
 from inkmill.errors import DataError
@@ -84,13 +84,13 @@ def png(width: int = 40, height: int = 16, value: int = 200) -> bytes:
 
 
 def rules(charset: Charset | None = DIGITS, longest: int = 6, **changes: object) -> CheckRules:
-    return replace(CheckRules(Fit(32, 96), charset, max_label_length=longest), **changes)
+    return replace(CheckRules(Resize(32, 96), charset, max_label_length=longest), **changes)
 
 
-def with_model(fit: Fit, charset: Charset = DIGITS, longest: int = 50) -> CheckRules:
+def with_model(resize: Resize, charset: Charset = DIGITS, longest: int = 50) -> CheckRules:
     codec = make_codec("CTC", charset, longest)
     capacity = lambda width: width // 8  # noqa: E731
-    return CheckRules(fit, charset, max_label_length=longest, capacity=capacity, required_steps=codec.required_steps)
+    return CheckRules(resize, charset, max_label_length=longest, capacity=capacity, required_steps=codec.required_steps)
 
 
 def verdicts(report: CheckReport) -> dict[int, tuple[str, str]]:
@@ -149,14 +149,14 @@ def test_labels_are_normalised_before_they_are_judged_and_the_changes_reported(m
 
 def test_ctc_needs_a_step_a_character_and_one_more_a_repeat(memory: ModuleType) -> None:
     source = memory.MemorySource([(png(), "1212121212"), (png(), "1122334455"), (png(), "123456789012")])
-    report = check(source, with_model(Fit(32, 96)))  # 12 steps
+    report = check(source, with_model(Resize(32, 96)))  # 12 steps
     assert report.keep.tolist() == [0, 2]
     assert verdicts(report) == {1: ("too_narrow", "needs 15 time steps, its width of 96 pixels gives 12")}
 
 
 def test_with_free_width_each_image_has_its_own_time_steps(memory: ModuleType) -> None:
     source = memory.MemorySource([(png(20, 32), "12345"), (png(64, 32), "12345")])
-    report = check(source, with_model(Fit(32, 256, mode="height")))
+    report = check(source, with_model(Resize(32, 256, mode="height")))
     assert report.keep.tolist() == [1]
     assert verdicts(report) == {0: ("too_narrow", "needs 5 time steps, its width of 32 pixels gives 4")}
 
@@ -195,7 +195,7 @@ def test_repeated_files_are_found_within_and_across_sets(memory: ModuleType) -> 
 
 def test_targets_other_than_text_are_judged_by_their_images(memory: ModuleType) -> None:
     rows: Sequence[tuple[bytes | None, Target]] = [(png(), Labels(("cat",))), (b"x", Labels(("dog",)))]
-    report = check(memory.MemorySource(rows), with_model(Fit(32, 96)))
+    report = check(memory.MemorySource(rows), with_model(Resize(32, 96)))
     assert report.counts == {"unreadable": 1}
     assert report.label_lengths.tolist() == [-1, -1]
     assert report.label_length_histogram() == {}
@@ -284,13 +284,13 @@ def test_changed_set_changed_rules_or_torn_file_are_checked_anew(memory: ModuleT
 
 def test_rules_digest_tells_every_rule_apart() -> None:
     base = rules()
-    model = with_model(Fit(32, 96), longest=6)
+    model = with_model(Resize(32, 96), longest=6)
     others = [
         rules(Charset(("1",))),
         rules(None),
         rules(longest=7),
         rules(decode=False),
-        rules(fit=Fit(32, 100)),
+        rules(resize=Resize(32, 100)),
         rules(normaliser=Normaliser(["typographic"])),
         model,
         replace(model, capacity=lambda width: width // 4),
@@ -311,7 +311,7 @@ def test_real_folder_with_a_missing_a_cut_and_an_unlabelled_image(captchas: Path
     lines[7] = f"{names[7]}\t12345"
     (tmp_path / "labels.tsv").write_text("\n".join(lines), "utf-8")
     source = open_source(SourceSpec(path=str(tmp_path)))
-    report = check(source, with_model(Fit(32, 96), longest=4), workers=2)
+    report = check(source, with_model(Resize(32, 96), longest=4), workers=2)
     assert report.counts == {"missing": 1, "unreadable": 1, "over_length": 1}
     assert {entry.key for found in report.dropped.values() for entry in found} == {names[i] for i in (3, 7, 1100)}
     assert len(report.keep) == 1197

@@ -10,13 +10,13 @@ import numpy as np
 
 from inkmill.data.jobs.check import CheckRules, check
 from inkmill.data.jobs.check_page import write_page
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Sample, Text
 from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.normalise import Normaliser
 
-RULES = CheckRules(Fit(32, 96), Charset(tuple("0123456789-<")), Normaliser(["typographic"]), 40)
+RULES = CheckRules(Resize(32, 96), Charset(tuple("0123456789-<")), Normaliser(["typographic"]), 40)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inkmill.data.loaders import LoadPlan
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to worker processes, which import captcha_source too
@@ -26,7 +26,7 @@ def captcha_plan(captchas: Path) -> Callable[..., LoadPlan]:
     """Return a function that plans to load the first captchas: 67 of them, 8 a batch, in colour."""
 
     def plan(count: int = 67, faults: dict[str, frozenset[int]] | None = None, **changes: Any) -> LoadPlan:
-        options = {"fit": Fit(32, 64, 3), "batch_size": 8, "seed": 3} | changes
+        options = {"resize": Resize(32, 64, 3), "batch_size": 8, "seed": 3} | changes
         return LoadPlan(CaptchaSource.first(captchas, count, **(faults or {})), **options)
 
     return plan

@@ -17,7 +17,7 @@ from inkmill.data.augment import AlbumentationsPipeline, open_augmentation
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import ConfigError, DataError
 
 pytest.importorskip("albumentations")
@@ -57,14 +57,14 @@ def pipeline(folder: Path, changes: list[dict[str, Any]]) -> AlbumentationsPipel
 @pytest.fixture(scope="module")
 def plan(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadPlan:
     """JPEGs that have the input's size already, so that DALI's resize, which rounds otherwise, has nothing to do."""
-    folder = tmp_path_factory.mktemp("fitted")
-    source, fit = CaptchaSource.first(captchas, 20), Fit(32, 64, 3)
+    folder = tmp_path_factory.mktemp("resized")
+    source, resize = CaptchaSource.first(captchas, 20), Resize(32, 64, 3)
     (folder / "images").mkdir()
     for index, name in enumerate(source.names):
-        image, _ = fit.apply(decode(source.get(index).image, 3))
+        image, _ = resize.apply(decode(source.get(index).image, 3))
         (folder / name).write_bytes(cv2.imencode(".jpg", image)[1].tobytes())
     changes = pipeline(folder, CHANGES)
-    return LoadPlan(CaptchaSource(folder, source.names), fit, augmentation=changes, batch_size=8, seed=3)
+    return LoadPlan(CaptchaSource(folder, source.names), resize, augmentation=changes, batch_size=8, seed=3)
 
 
 @pytest.mark.parametrize("other", BY_NAME)

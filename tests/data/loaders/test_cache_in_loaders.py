@@ -13,7 +13,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 HALF = 30 * 32 * 64 * 3 / 2**30  # GiB: room for 30 of the 67 pictures
 AUGMENTED = Augmentation.from_spec(AugmentationSpec(aug_prob=1.0))
@@ -47,7 +47,7 @@ def test_a_later_run_reads_no_image_again(
 ) -> None:
     plan = captcha_plan(cache=CacheConfig("disk", folder=tmp_path))
     first = snapshot(make_loader(plan))
-    gone = LoadPlan(MissingSource.first(captchas, 67), plan.fit, batch_size=8, seed=3, cache=plan.cache)
+    gone = LoadPlan(MissingSource.first(captchas, 67), plan.resize, batch_size=8, seed=3, cache=plan.cache)
     loader = make_loader(gone)
     assert snapshot(loader) == first
     assert loader.stats.cached == 67
@@ -56,8 +56,8 @@ def test_a_later_run_reads_no_image_again(
 def test_pictures_of_free_width_are_kept(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
 ) -> None:
-    plan = captcha_plan(fit=Fit(32, 192, 1, "height"), cache=CacheConfig("disk", folder=tmp_path))
-    without = captcha_plan(fit=Fit(32, 192, 1, "height"))
+    plan = captcha_plan(resize=Resize(32, 192, 1, "height"), cache=CacheConfig("disk", folder=tmp_path))
+    without = captcha_plan(resize=Resize(32, 192, 1, "height"))
     assert snapshot(make_loader(plan)) == snapshot(make_loader(without))
     again = make_loader(plan)
     assert snapshot(again) == snapshot(make_loader(without))
@@ -66,7 +66,10 @@ def test_pictures_of_free_width_are_kept(
 
 def test_a_bad_sample_is_not_kept(captcha_plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
     plan = captcha_plan(
-        faults={"broken": frozenset({5})}, on_bad_sample="skip", cache=CacheConfig("disk", folder=tmp_path), shuffle=False
+        faults={"broken": frozenset({5})},
+        on_bad_sample="skip",
+        cache=CacheConfig("disk", folder=tmp_path),
+        shuffle=False,
     )
     for _ in range(2):
         loader = make_loader(plan)

@@ -18,7 +18,7 @@ SlowPlan = Callable[[], LoadPlan]
 @pytest.fixture
 def slow_plan(captchas: Path, captcha_plan: Callable[..., LoadPlan]) -> SlowPlan:
     """Twelve batches of 24 ms each."""
-    return lambda: LoadPlan(SlowSource.first(captchas, 96), captcha_plan().fit, batch_size=8)
+    return lambda: LoadPlan(SlowSource.first(captchas, 96), captcha_plan().resize, batch_size=8)
 
 
 def test_without_a_gpu_the_consumer_waits(slow_plan: SlowPlan) -> None:

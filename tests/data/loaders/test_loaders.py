@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
@@ -212,7 +212,7 @@ def test_data_that_changed_are_refused(captcha_plan: Callable[..., LoadPlan]) ->
 def test_free_width_gives_batches_of_one_width_and_whole_epochs(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
 ) -> None:
-    plan = captcha_plan(fit=Fit(32, 192, 1, "height"))
+    plan = captcha_plan(resize=Resize(32, 192, 1, "height"))
     inline, threads = make_loader(plan), make_loader(plan, 2, "threads")
     batches: list[Batch] = list(inline)
     with threads:

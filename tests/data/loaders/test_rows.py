@@ -1,4 +1,4 @@
-"""Pictures that are left for the GPU to fit: the same bytes as those fitted on the CPU, whatever their sizes."""
+"""Pictures that are left for the GPU to fit: the same bytes as those resized on the CPU, whatever their sizes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import load_preset
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.loaders.rows import NUMBERS, FittedRows, Shape, UnfittedRows, fit_here, unfitted_bytes
+from inkmill.data.loaders.rows import NUMBERS, RaggedImages, ResizedImages, Shape, ragged_bytes, resize_here
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.pipeline.resize import Resize, ResizeMode
 from inkmill.data.pipeline.targets import has_polygons
 from inkmill.data.types import Polygons, Target
 
-FITS = (Fit(32, 64, 3), Fit(32, 100, 1, "pad"), Fit(24, 60, 3, "pad"), Fit(33, 50, 1))
+FITS = (Resize(32, 64, 3), Resize(32, 100, 1, "pad"), Resize(24, 60, 3, "pad"), Resize(33, 50, 1))
 SIZES = [(32, 64), (1, 1), (20, 50), (64, 128), (65, 20), (16, 300), (31, 99), (64, 200), (48, 47), (7, 13), (32, 100)]
 
 STRONG = Augmentation(load_preset("scene_text"))
@@ -46,17 +46,17 @@ def pictures(channels: int, sizes: list[tuple[int, int]] = SIZES, seed: int = 0)
     return [random.integers(0, 256, (*size, channels), dtype=np.uint8) for size in sizes]
 
 
-def written(images: list[NDArray[np.uint8]], fit: Fit) -> tuple[UnfittedRows, Shape]:
-    shape = (len(images), fit.height, fit.width, fit.channels)
-    rows = UnfittedRows(np.empty(unfitted_bytes(shape), np.uint8), shape, fit)
+def written(images: list[NDArray[np.uint8]], resize: Resize) -> tuple[RaggedImages, Shape]:
+    shape = (len(images), resize.height, resize.width, resize.channels)
+    rows = RaggedImages(np.empty(ragged_bytes(shape), np.uint8), shape, resize)
     for number, image in enumerate(images):
-        assert rows.put(number, image) == fit.valid_width(image.shape[1], image.shape[0])
+        assert rows.put(number, image) == resize.valid_width(image.shape[1], image.shape[0])
     return rows, shape
 
 
-def fitted(images: list[NDArray[np.uint8]], fit: Fit) -> NDArray[np.uint8]:
-    shape = (len(images), fit.height, fit.width, fit.channels)
-    rows = FittedRows(np.empty(prod(shape), np.uint8), shape, fit)
+def resized(images: list[NDArray[np.uint8]], resize: Resize) -> NDArray[np.uint8]:
+    shape = (len(images), resize.height, resize.width, resize.channels)
+    rows = ResizedImages(np.empty(prod(shape), np.uint8), shape, resize)
     for number, image in enumerate(images):
         rows.put(number, image)
     return rows.images
@@ -70,25 +70,27 @@ def by_the_kernel() -> None:
     """Compare what Triton's interpreter makes of the kernel."""
     import torch
 
-    from inkmill.kernels.resize import fit_rows
+    from inkmill.kernels.resize import resize_rows
 
-    for fit in FITS:
-        images = pictures(fit.channels)
-        rows, shape = written(images, fit)
-        assert np.array_equal(fit_rows(torch.from_numpy(rows.images), shape).numpy(), fitted(images, fit)), fit
+    for resize in FITS:
+        images = pictures(resize.channels)
+        rows, shape = written(images, resize)
+        assert np.array_equal(resize_rows(torch.from_numpy(rows.images), shape).numpy(), resized(images, resize)), (
+            resize
+        )
 
 
 def by_a_trial() -> None:
     """Try the kernel as loading does before it relies on it, beside OpenCV as it is and one that rounds otherwise."""
     import torch
 
-    from inkmill.data.loaders.upload import why_not_fit
+    from inkmill.data.loaders.upload import why_not_resize
 
-    device, apply = torch.device("cpu"), Fit.apply
-    assert why_not_fit(device) is None
-    why_not_fit.cache_clear()
-    Fit.apply = lambda self, image, out=None: (apply(self, image, out)[0] ^ 1, 0)  # type: ignore[method-assign]
-    assert why_not_fit(device) == "OpenCV rounds in another way here"
+    device, apply = torch.device("cpu"), Resize.apply
+    assert why_not_resize(device) is None
+    why_not_resize.cache_clear()
+    Resize.apply = lambda self, image, out=None: (apply(self, image, out)[0] ^ 1, 0)  # type: ignore[method-assign]
+    assert why_not_resize(device) == "OpenCV rounds in another way here"
 
 
 def test_the_kernel_fits_to_the_last_bit() -> None:
@@ -104,15 +106,15 @@ def test_a_gpu_fits_to_the_last_bit() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from inkmill.kernels.resize import fit_rows
+    from inkmill.kernels.resize import resize_rows
 
     random = np.random.default_rng(5)
     sizes = [(int(h), int(w)) for h, w in random.integers((4, 4), (80, 260), (500, 2))]
-    for fit in (*FITS, Fit(32, 128, 3), Fit(32, 100, 3)):
-        images = pictures(fit.channels, [*SIZES, *sizes])
-        rows, shape = written(images, fit)
-        there = fit_rows(torch.from_numpy(rows.images).cuda(), shape).cpu().numpy()
-        assert np.array_equal(there, fitted(images, fit)), fit
+    for resize in (*FITS, Resize(32, 128, 3), Resize(32, 100, 3)):
+        images = pictures(resize.channels, [*SIZES, *sizes])
+        rows, shape = written(images, resize)
+        there = resize_rows(torch.from_numpy(rows.images).cuda(), shape).cpu().numpy()
+        assert np.array_equal(there, resized(images, resize)), resize
 
 
 @given(
@@ -121,43 +123,43 @@ def test_a_gpu_fits_to_the_last_bit() -> None:
     st.integers(0, 9),
 )
 @settings(deadline=None)
-def test_all_pictures_find_room_and_are_the_same(fit: Fit, sizes: list[tuple[int, int]], seed: int) -> None:
-    images = pictures(fit.channels, sizes, seed)
-    rows, shape = written(images, fit)
-    assert len(rows.images) <= unfitted_bytes(shape)
-    assert np.array_equal(fit_here(rows.images, shape), fitted(images, fit))
+def test_all_pictures_find_room_and_are_the_same(resize: Resize, sizes: list[tuple[int, int]], seed: int) -> None:
+    images = pictures(resize.channels, sizes, seed)
+    rows, shape = written(images, resize)
+    assert len(rows.images) <= ragged_bytes(shape)
+    assert np.array_equal(resize_here(rows.images, shape), resized(images, resize))
 
 
 def test_bad_rows_are_left_out() -> None:
-    fit = FITS[0]
+    resize = FITS[0]
     images = pictures(3)
-    rows, shape = written(images, fit)
+    rows, shape = written(images, resize)
     good = np.arange(len(images)) % 3 != 1
     rows.only(good)
     left = (int(good.sum()), *shape[1:])
-    assert np.array_equal(fit_here(rows.images, left), fitted(images, fit)[good])
+    assert np.array_equal(resize_here(rows.images, left), resized(images, resize)[good])
 
 
 def some_plan(captcha_plan: Callable[..., LoadPlan], **changes: Any) -> LoadPlan:
     """Return a plan whose pictures, 240 x 80, take one step to fit; a batch has room for some as they are."""
-    return captcha_plan(**{"fit": Fit(48, 128, 3), "engine": "none", "augmentation": STRONG} | changes)
+    return captcha_plan(**{"resize": Resize(48, 128, 3), "engine": "none", "augmentation": STRONG} | changes)
 
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({2, 9})])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
 def test_batches_are_the_same(
-    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int], mode: FitMode
+    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int], mode: ResizeMode
 ) -> None:
-    options = {"on_bad_sample": "skip", "max_bad": 0.5, "shuffle": True, "fit": Fit(48, 160, 3, mode)}
+    options = {"on_bad_sample": "skip", "max_bad": 0.5, "shuffle": True, "resize": Resize(48, 160, 3, mode)}
     plan = some_plan(captcha_plan, faults={"broken": bad}, **options)
     with make_loader(plan) as reference, make_loader(plan, workers, kind) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         for one, other in zip(reference, loader.views(), strict=True):
             sizes = numbers_of(other.images, len(other))[:, 1:3].tolist()
             assert [80, 240] in sizes  # as decoded
             assert sizes.count([80, 240]) < len(other)  # for which there is no room
-            assert np.array_equal(fit_here(other.images, other.extra["unfitted"]), one.images)
+            assert np.array_equal(resize_here(other.images, other.extra["ragged"]), one.images)
             assert (one.keys, one.texts, one.widths.tolist()) == (other.keys, other.texts, other.widths.tolist())
             changes = other.extra["changes"]
             assert (len(changes), changes.height, changes.width) == one.images.shape[:3]
@@ -170,9 +172,9 @@ def test_who_iterates_gets_fitted_pictures_all_the_same(
 ) -> None:
     plan = some_plan(captcha_plan)
     with make_loader(plan, workers, kind) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         batches = list(loader)
-        assert not any("unfitted" in batch.extra for batch in batches)
+        assert not any("ragged" in batch.extra for batch in batches)
         assert snapshot(batches) == snapshot(make_loader(plan))
 
 
@@ -180,7 +182,7 @@ def test_an_epoch_of_bad_samples_alone_has_empty_batches(captcha_plan: Callable[
     everything = {"broken": frozenset(range(67))}
     plan = some_plan(captcha_plan, faults=everything, on_bad_sample="skip", max_bad=1.0)
     with make_loader(plan) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         assert {batch.images.shape for batch in loader} == {(0, 48, 128, 3)}
 
 
@@ -189,11 +191,11 @@ def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..
     augmented = replace(plain, augmentation=STRONG)
     for plan in (replace(plain, cache=CacheConfig("ram")), augmented):
         with make_loader(plan) as loader:
-            assert not loader.leave_fitting()
+            assert not loader.leave_ragged()
             assert next(iter(loader.views())).images.ndim == 4
     for plan in (plain, replace(augmented, engine="none")):
         with make_loader(plan) as loader:
-            assert loader.leave_fitting()
+            assert loader.leave_ragged()
             assert next(iter(loader.views())).images.ndim == 1
 
 
@@ -204,7 +206,7 @@ def test_where_memory_is_short_pictures_are_fitted_here(
     """Asked as the workers start: others may have taken it meanwhile."""
     plan = captcha_plan()
     with make_loader(plan, 1) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         monkeypatch.setattr(short, lambda: 6 * plan.batch_bytes)
         assert next(loader.views()).images.ndim == 4  # type: ignore[call-overload]
         (note,) = loader.stats.notes
@@ -214,15 +216,15 @@ def test_where_memory_is_short_pictures_are_fitted_here(
 def test_workers_that_run_are_left_alone(captcha_plan: Callable[..., LoadPlan]) -> None:
     """Who reads several times with one loader wraps it anew each time."""
     with make_loader(some_plan(captcha_plan), 1) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         list(loader)
         memory = [array.ctypes.data for array in loader.memory]
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         list(loader)
         assert [array.ctypes.data for array in loader.memory] == memory
     with make_loader(some_plan(captcha_plan), 1) as loader:
         list(loader)
-        assert not loader.leave_fitting()
+        assert not loader.leave_ragged()
 
 
 @pytest.mark.gpu
@@ -242,10 +244,10 @@ def test_what_reaches_a_gpu_is_the_same(
     plan = some_plan(captcha_plan)
     loader = make_loader(plan, workers, kind)
     with make_loader(plan) as reference, DeviceLoader(loader, "cuda") as on_gpu:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         for _ in range(2):
             for one, other in zip(reference, on_gpu, strict=True):
-                assert "unfitted" not in other.extra
+                assert "ragged" not in other.extra
                 assert np.array_equal(other.images.cpu().numpy(), one.images)
 
 
@@ -254,10 +256,10 @@ def facts(target: Target) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
-def test_polygons_move_alike(mode: FitMode) -> None:
-    plan = LoadPlan(PaintedSource(12), Fit(96, 192, 3, mode), STRONG, engine="none")
+def test_polygons_move_alike(mode: ResizeMode) -> None:
+    plan = LoadPlan(PaintedSource(12), Resize(96, 192, 3, mode), STRONG, engine="none")
     with make_loader(plan) as reference, make_loader(plan) as loader:
-        assert loader.leave_fitting()
+        assert loader.leave_ragged()
         for one, other in zip(reference, loader, strict=True):
             assert has_polygons(one.targets)
             assert [facts(target) for target in one.targets] == [facts(target) for target in other.targets]

@@ -48,11 +48,11 @@ def test_the_stages_are_the_whole_time_of_the_batch() -> None:
     with clock.rows(20):
         clock.start()
         clock.lap("decode")
-        clock.lap("fit")
+        clock.lap("resize")
     seconds = clock.seconds()
     assert tuple(seconds) == STAGES
     assert 0 < sum(seconds.values()) < 1
-    assert min(seconds[stage] for stage in ("keep", "decode", "fit", "other")) > 0 == seconds["read"]
+    assert min(seconds[stage] for stage in ("keep", "decode", "resize", "other")) > 0 == seconds["read"]
     total: dict[str, float] = {}
     add(total, seconds)
     add(total, seconds)
@@ -68,7 +68,7 @@ def test_a_slow_disk_is_reading(
     undisturbed: Undisturbed,
 ) -> None:
     def reading() -> bool:
-        plan = LoadPlan(slow_source(captchas, 48), captcha_plan().fit, batch_size=16)
+        plan = LoadPlan(slow_source(captchas, 48), captcha_plan().resize, batch_size=16)
         with make_loader(plan, workers, kind) as loader:
             assert loader.makers == workers
             list(loader)
@@ -90,9 +90,9 @@ def test_kept_pictures_are_neither_read_nor_decoded(captcha_plan: Callable[..., 
     loader = make_loader(captcha_plan(64, batch_size=16, cache=CacheConfig("ram")))
     list(loader)
     first = dict(loader.stats.stages)
-    assert min(first["read"], first["decode"], first["fit"], first["keep"]) > 0
+    assert min(first["read"], first["decode"], first["resize"], first["keep"]) > 0
     list(loader)
-    assert all(loader.stats.stages[stage] == first[stage] for stage in ("read", "decode", "fit"))
+    assert all(loader.stats.stages[stage] == first[stage] for stage in ("read", "decode", "resize"))
     assert loader.stats.stages["keep"] > first["keep"]
 
 
@@ -109,8 +109,8 @@ def test_feeders_of_dali_say_what_they_took(
 ) -> None:
     from inkmill.data.loaders.dali.feed import DaliFeed
 
-    plan = LoadPlan(slow_source(captchas, 16), captcha_plan().fit, batch_size=16)
-    feed = DaliFeed(plan, None, np.zeros(16, np.uint8), fitted=False)
+    plan = LoadPlan(slow_source(captchas, 16), captcha_plan().resize, batch_size=16)
+    feed = DaliFeed(plan, None, np.zeros(16, np.uint8), resized=False)
 
     def reading() -> bool:
         fed = feed.make(0, 0, careful)

@@ -18,7 +18,7 @@ from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.loaders.dali.package import has_dali
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Subset, open_source
 from inkmill.data.types import Source
 
@@ -50,7 +50,7 @@ def stores(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def planned(source: Source, **changes: Any) -> LoadPlan:
-    options = {"fit": Fit(32, 64, 3), "augmentation": TAO, "batch_size": 6, "seed": 3} | changes
+    options = {"resize": Resize(32, 64, 3), "augmentation": TAO, "batch_size": 6, "seed": 3} | changes
     return LoadPlan(source, **options)
 
 

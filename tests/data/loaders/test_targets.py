@@ -17,7 +17,7 @@ from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import parse_ops
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.pipeline.resize import Resize, ResizeMode
 from inkmill.data.types import Batch, Labels, Polygons, Target, Text
 
 COUNT, EPOCHS = 24, 4
@@ -37,9 +37,9 @@ MOVING = Augmentation(
 )
 
 
-def plan(mode: FitMode = "pad", **changes: Any) -> LoadPlan:
+def plan(mode: ResizeMode = "pad", **changes: Any) -> LoadPlan:
     options = {"augmentation": MOVING, "batch_size": 7, "seed": 5} | changes
-    return LoadPlan(PaintedSource(COUNT), Fit(96, 192, 3, mode), **options)
+    return LoadPlan(PaintedSource(COUNT), Resize(96, 192, 3, mode), **options)
 
 
 def dali(plan: LoadPlan) -> Loader:
@@ -101,9 +101,9 @@ def overlaps(batches: list[Batch]) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("augmentation", [None, MOVING], ids=["fitted", "augmented"])
+@pytest.mark.parametrize("augmentation", [None, MOVING], ids=["resized", "augmented"])
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
-def test_polygons_lie_where_their_picture_shows_them(mode: FitMode, augmentation: Augmentation | None) -> None:
+def test_polygons_lie_where_their_picture_shows_them(mode: ResizeMode, augmentation: Augmentation | None) -> None:
     loader = make_loader(plan(mode, augmentation=augmentation))
     found = overlaps([batch for _ in range(EPOCHS) for batch in loader])
     assert len(found) == EPOCHS * COUNT / 3

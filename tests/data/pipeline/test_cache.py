@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from inkmill.data.pipeline.cache import CacheConfig, ImageCache, open_cache
 from inkmill.data.pipeline.cache_pages import Layout
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Sample, Target
 from inkmill.errors import OutputError
 
-FIT = Fit(8, 16, 1)
+FIT = Resize(8, 16, 1)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 16, 1), dtype=np.uint8
 WIDTHS = np.array([16, 9, 1], np.int32)
 
 
-def opened(folder: Path, source: Named | None = None, fit: Fit = FIT, max_gib: float = 1) -> ImageCache:
-    cache = open_cache(CacheConfig("disk", max_gib, folder), source or Named(), fit)
+def opened(folder: Path, source: Named | None = None, resize: Resize = FIT, max_gib: float = 1) -> ImageCache:
+    cache = open_cache(CacheConfig("disk", max_gib, folder), source or Named(), resize)
     assert cache is not None
     return cache
 
@@ -94,7 +94,7 @@ def test_other_data_have_another_store(tmp_path: Path, change: dict[str, object]
 
 def test_another_fit_has_another_store(tmp_path: Path) -> None:
     opened(tmp_path).write(INDEX, IMAGES, WIDTHS)
-    assert opened(tmp_path, fit=Fit(8, 16, 1, "pad")).filled() == 0
+    assert opened(tmp_path, resize=Resize(8, 16, 1, "pad")).filled() == 0
 
 
 def test_every_damaged_byte_of_a_picture_is_noticed(tmp_path: Path) -> None:
@@ -170,13 +170,13 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_a_store_larger_than_the_disk_is_refused_before_it_is_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"GiB free and the cached pictures need .*lower keep's max_gib"):
-        opened(tmp_path, Named(10**6), Fit(10_000, 100_000, 3), max_gib=10**9)
+        opened(tmp_path, Named(10**6), Resize(10_000, 100_000, 3), max_gib=10**9)
     assert not list(tmp_path.iterdir())
 
 
 @given(st.lists(st.sampled_from([32, 64, 96]), min_size=1, max_size=40), st.integers(0, 40_000))
 def test_no_two_pictures_of_free_width_overlap(widths: list[int], cap: int) -> None:
-    layout = Layout(Fit(8, 96, 1, "height"), len(widths), np.array(widths), cap)
+    layout = Layout(Resize(8, 96, 1, "height"), len(widths), np.array(widths), cap)
     ranges = []
     for width, place in zip(widths, layout.place.tolist(), strict=False):
         start, rows, size = layout.blocks[width]

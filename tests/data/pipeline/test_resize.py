@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import BUCKET_STEP, Fit, resize, resize_steps
+from inkmill.data.pipeline.resize import BUCKET_STEP, Resize, resize, resize_steps
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +73,14 @@ def test_a_very_long_image_shrinks_to_about_its_means() -> None:
 
 
 def test_stretch_fills_the_input() -> None:
-    image, valid = Fit(32, 100, 1).apply(np.zeros((50, 60, 1), np.uint8))
+    image, valid = Resize(32, 100, 1).apply(np.zeros((50, 60, 1), np.uint8))
     assert image.shape == (32, 100, 1)
     assert valid == 100
 
 
 def test_pad_keeps_the_ratio_and_repeats_the_last_column() -> None:
     source = np.random.default_rng(0).integers(0, 256, (64, 100, 3), np.uint8)
-    image, valid = Fit(32, 100, 3, "pad").apply(source)
+    image, valid = Resize(32, 100, 3, "pad").apply(source)
     assert valid == 50
     assert image.shape == (32, 100, 3)
     assert np.array_equal(image[:, :50], resize(source, 50, 32))
@@ -88,7 +88,7 @@ def test_pad_keeps_the_ratio_and_repeats_the_last_column() -> None:
 
 
 def test_pad_squeezes_what_is_too_long() -> None:
-    image, valid = Fit(32, 100, 1, "pad").apply(np.zeros((10, 400, 1), np.uint8))
+    image, valid = Resize(32, 100, 1, "pad").apply(np.zeros((10, 400, 1), np.uint8))
     assert image.shape == (32, 100, 1)
     assert valid == 100
 
@@ -96,23 +96,23 @@ def test_pad_squeezes_what_is_too_long() -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 500), st.integers(1, 100), st.sampled_from(["stretch", "pad", "height"]))
 def test_what_is_planned_from_the_size_is_what_apply_gives(w: int, h: int, mode: str) -> None:
-    fit = Fit(32, 200, 1, mode)  # type: ignore[arg-type]
-    image, valid = fit.apply(np.zeros((h, w, 1), np.uint8))
-    assert image.shape == (32, fit.bucket_width(w, h), 1)
-    assert valid == fit.valid_width(w, h)
+    resize = Resize(32, 200, 1, mode)  # type: ignore[arg-type]
+    image, valid = resize.apply(np.zeros((h, w, 1), np.uint8))
+    assert image.shape == (32, resize.bucket_width(w, h), 1)
+    assert valid == resize.valid_width(w, h)
     assert 1 <= valid <= image.shape[1] <= 200
     if mode == "height":
         assert image.shape[1] == 200 or (image.shape[1] % BUCKET_STEP == 0 and image.shape[1] - valid < BUCKET_STEP)
 
 
 def test_the_digest_tells_fits_apart_and_stays_the_same_between_runs() -> None:
-    fits = [Fit(32, 100), Fit(32, 128), Fit(32, 100, 3), Fit(32, 100, 1, "pad")]
-    assert len({fit.digest() for fit in fits}) == 4
-    assert Fit(32, 100).digest() == "cb51a200bbc53219"
+    fits = [Resize(32, 100), Resize(32, 128), Resize(32, 100, 3), Resize(32, 100, 1, "pad")]
+    assert len({resize.digest() for resize in fits}) == 4
+    assert Resize(32, 100).digest() == "cb51a200bbc53219"
 
 
 def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown fit 'squash'; known: stretch, pad, height"):
-        Fit(32, 100, 1, "squash")  # type: ignore[arg-type]
+        Resize(32, 100, 1, "squash")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected an image of 3 channels"):
-        Fit(32, 100, 3).apply(np.zeros((4, 4, 1), np.uint8))
+        Resize(32, 100, 3).apply(np.zeros((4, 4, 1), np.uint8))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.data.pipeline.resize import Fit
-from inkmill.data.pipeline.targets import Regions, fit_target, multi_hot
+from inkmill.data.pipeline.resize import Resize
+from inkmill.data.pipeline.targets import Regions, multi_hot, resize_target
 from inkmill.data.types import Labels, Polygons, Text
 from inkmill.errors import DataError
 
@@ -43,7 +43,7 @@ def test_the_corners_of_the_picture_become_those_of_its_part_of_the_input(mode, 
     width, height = 40, 20
     border = np.array([(-0.5, -0.5), (39.5, -0.5), (39.5, 19.5), (-0.5, 19.5)], np.float32)
     regions = Regions()
-    fitted = fit_target(Polygons((border,), (False,)), Fit(40, 100, 1, mode), (width, height), regions)
-    assert isinstance(fitted, Polygons)
-    assert np.allclose(fitted.points[0], [(-0.5, -0.5), (columns - 0.5, -0.5), (columns - 0.5, 39.5), (-0.5, 39.5)])
+    resized = resize_target(Polygons((border,), (False,)), Resize(40, 100, 1, mode), (width, height), regions)
+    assert isinstance(resized, Polygons)
+    assert np.allclose(resized.points[0], [(-0.5, -0.5), (columns - 0.5, -0.5), (columns - 0.5, 39.5), (-0.5, 39.5)])
     assert not regions

@@ -114,7 +114,7 @@ def figures(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("sequence", "texts"), [("none", 100), ("BiLSTM", 2)])  # a fresh LSTM levels steps out
 def test_a_free_width_stays_free(sequence: str, texts: int, tmp_path: Path, captchas: Path) -> None:
-    settings = [f"model.sequence={sequence}", "model.input_fit=height", "model.input_width=200"]
+    settings = [f"model.sequence={sequence}", "model.input_resize=height", "model.input_width=200"]
     path = export(untrained(tmp_path, *settings, f"evaluate.test={captchas}"))
     found = figures(tmp_path)
     assert found["string_parity"] == 1.0
@@ -151,11 +151,13 @@ def test_names_of_files_need_not_be_unicode(suffix: str, tmp_path: Path) -> None
     assert path.with_name(f"{path.name}.card.json").exists()
 
 
-@pytest.mark.parametrize(("fit", "width"), [("pad", 40), ("height", 80)])
+@pytest.mark.parametrize(("resize", "width"), [("pad", 40), ("height", 80)])
 def test_crops_that_fill_the_input_are_made_of_three_widths(
-    fit: str, width: int, captchas: Path, tmp_path: Path
+    resize: str, width: int, captchas: Path, tmp_path: Path
 ) -> None:
-    spec = untrained(tmp_path, f"model.input_width={width}", f"model.input_fit={fit}", f"evaluate.test={captchas}")
+    spec = untrained(
+        tmp_path, f"model.input_width={width}", f"model.input_resize={resize}", f"evaluate.test={captchas}"
+    )
     card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
     pictures = choose_pictures(spec, card, 30)
     assert len(pictures.widths) >= 3
@@ -171,7 +173,7 @@ def test_missing_pictures_are_counted_as_damaged_ones_are(writable_captchas: Pat
 
 
 def test_half_precision_is_half_as_large_and_bounded_too(tmp_path: Path, captchas: Path) -> None:
-    settings = ["model.sequence=none", "model.input_fit=height", "model.input_width=200", "export.precision=fp16"]
+    settings = ["model.sequence=none", "model.input_resize=height", "model.input_width=200", "export.precision=fp16"]
     # Centred scores of fresh weights are differences too fine for fp16: such a model is refused.
     with pytest.raises(InkmillError, match=r"export\.precision=fp32"):
         export(untrained(tmp_path, *settings))
@@ -181,7 +183,7 @@ def test_half_precision_is_half_as_large_and_bounded_too(tmp_path: Path, captcha
 
 
 def test_half_precision_with_an_lstm_reads(tmp_path: Path, captchas: Path) -> None:
-    settings = ["model.sequence=BiLSTM", "model.input_fit=height", "export.precision=fp16"]
+    settings = ["model.sequence=BiLSTM", "model.input_resize=height", "export.precision=fp16"]
     export(untrained(tmp_path, *settings, f"evaluate.test={captchas}", sure=False), crops=12)
     assert figures(tmp_path)["crops"] == 12
 
@@ -207,7 +209,7 @@ def test_a_refusal_tells_the_cause_in_one_plain_line(monkeypatch: pytest.MonkeyP
             "\n  \x1b[1mone width\x1b[0m only\nmore"
         )
 
-    model = build_recognizer(load_spec(None, ["model.backbone=Tiny", "model.input_fit=height"]).model, 11, 6)
+    model = build_recognizer(load_spec(None, ["model.backbone=Tiny", "model.input_resize=height"]).model, 11, 6)
     monkeypatch.setattr(torch.onnx, "export", failing)
     with pytest.raises(ConfigError, match=r"Tiny cannot be exported with a free width \(one width only\): train it"):
         record(model.eval(), profile="default", probabilities=False, half=False)

@@ -13,7 +13,7 @@ import inkmill
 from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.deploy.export.onnx import export
 from inkmill.deploy.export.paddle import PaddleInput
 from inkmill.errors import ConfigError
@@ -56,39 +56,43 @@ def texts(session: onnxruntime.InferenceSession, batch: np.ndarray) -> list[str]
     ]
 
 
-@pytest.mark.parametrize(("fit", "width"), [("height", 320), ("pad", 320), ("stretch", 100)])
+@pytest.mark.parametrize(("resize", "width"), [("height", 320), ("pad", 320), ("stretch", 100)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_their_pictures_become_ours(fit: str, width: int, channels: int, crops: list[np.ndarray]) -> None:
+def test_their_pictures_become_ours(resize: str, width: int, channels: int, crops: list[np.ndarray]) -> None:
     bgr = crops[1]
     rows = bgr.shape[0]
     rgb = np.ascontiguousarray(bgr[..., ::-1])
     ours = rgb if channels == 3 else cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)[..., None]
-    fitted, valid = Fit(height=rows, width=width, channels=channels, mode=fit).apply(ours)  # type: ignore[arg-type]
-    spec = ModelSpec(input_height=rows, input_width=width, input_channel=channels, input_fit=fit)
+    resized, valid = Resize(height=rows, width=width, channels=channels, mode=resize).apply(ours)  # type: ignore[arg-type]
+    spec = ModelSpec(input_height=rows, input_width=width, input_channel=channels, input_resize=resize)
     pictures, widths = PaddleInput(spec)(torch.from_numpy(as_rapidocr([bgr], rows)))
     made = pictures[0].permute(1, 2, 0).numpy() * 127.5 + 127.5
     assert made.shape == (rows, width, channels)
-    assert widths.tolist() == [fitted.shape[1]]
-    assert np.abs(made[:, : fitted.shape[1]] - fitted).max() < (1.5 if fit != "stretch" else 40)
-    assert np.abs(made[:, : fitted.shape[1]] - fitted).mean() < (0.5 if fit != "stretch" else 4)
+    assert widths.tolist() == [resized.shape[1]]
+    assert np.abs(made[:, : resized.shape[1]] - resized).max() < (1.5 if resize != "stretch" else 40)
+    assert np.abs(made[:, : resized.shape[1]] - resized).mean() < (0.5 if resize != "stretch" else 4)
     assert (made[:, valid:] == made[:, valid - 1 : valid]).all()
 
 
 def test_their_height_of_48_becomes_the_readers(crops: list[np.ndarray]) -> None:
-    spec = ModelSpec(input_height=32, input_width=160, input_channel=3, input_fit="height")
+    spec = ModelSpec(input_height=32, input_width=160, input_channel=3, input_resize="height")
     pictures, widths = PaddleInput(spec)(torch.from_numpy(as_rapidocr(crops)))
     for picture, width, bgr in zip(pictures, widths.tolist(), crops, strict=True):
-        fitted, valid = Fit(height=32, width=160, channels=3, mode="height").apply(np.ascontiguousarray(bgr[..., ::-1]))
+        resized, valid = Resize(height=32, width=160, channels=3, mode="height").apply(
+            np.ascontiguousarray(bgr[..., ::-1])
+        )
         made = picture.permute(1, 2, 0).numpy()[:, :valid] * 127.5 + 127.5
-        assert abs(width - fitted.shape[1]) <= 32
+        assert abs(width - resized.shape[1]) <= 32
         if made.shape[1] == valid:
-            apart = np.abs(made - fitted[:, :valid]).mean()  # not 0: resized twice, the first time over half the pixels
-            assert apart < np.abs(made[:, 1:] - fitted[:, : valid - 1]).mean()
+            apart = np.abs(
+                made - resized[:, :valid]
+            ).mean()  # not 0: resized twice, the first time over half the pixels
+            assert apart < np.abs(made[:, 1:] - resized[:, : valid - 1]).mean()
 
 
-def reader(folder: Path, fit: str, crops: list[np.ndarray]) -> Spec:
+def reader(folder: Path, resize: str, crops: list[np.ndarray]) -> Spec:
     """Return the export's spec of a reader with fresh weights that reads different crops as different texts."""
-    size = [f"model.input_fit={fit}", "model.input_height=48", "model.input_width=160", "export.profile=paddle"]
+    size = [f"model.input_resize={resize}", "model.input_height=48", "model.input_width=160", "export.profile=paddle"]
     spec = untrained(folder, "model.sequence=none", *size)
     torch_reader = TorchReader.load(folder / "reader.safetensors", "cpu")
     classes, seen = torch_reader.model.head.get_submodule("classes"), []
@@ -117,14 +121,14 @@ def made(
 
 
 def test_a_batch_of_theirs_reads_as_our_reader_does(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:
-    fit, path, ours = made
+    resize, path, ours = made
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     alone = [texts(session, as_rapidocr([crop]))[0] for crop in crops]
     together = [text for start in range(0, 24, 6) for text in texts(session, as_rapidocr(crops[start : start + 6]))]
     assert together == alone
     assert len(set(ours)) > 12
     same = np.mean([text == our for text, our in zip(alone, ours, strict=True)])
-    assert fit == "stretch" or same >= 0.95  # fresh weights turn with every pixel, and stretching resizes twice
+    assert resize == "stretch" or same >= 0.95  # fresh weights turn with every pixel, and stretching resizes twice
 
 
 def test_our_reader_reads_the_file_too(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:

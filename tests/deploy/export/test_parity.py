@@ -23,7 +23,7 @@ def test_a_tie_is_counted_and_still_a_difference(
     untrained(tmp_path, "model.sequence=none", f"model.prediction={head}")
     ours = TorchReader.load(tmp_path / "reader.safetensors", "cpu")
     files = sorted((captchas / "images").iterdir())[:40]
-    pictures = Pictures("captchas", [ours.fit.apply(decode(file.read_bytes(), 1))[0] for file in files])
+    pictures = Pictures("captchas", [ours.resize.apply(decode(file.read_bytes(), 1))[0] for file in files])
     ids = np.concatenate([ours.classify(batch)[0] for batch in pictures.batches()])
     most = int(np.bincount(ids.ravel(), minlength=13)[2:12].argmax()) + 2
     twin = most + 1 if most < 11 else most - 1

@@ -68,9 +68,9 @@ def simulated(captchas: Path, *overrides: str) -> Recognizer:
     card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=4)
     torch.manual_seed(0)
     model = build_recognizer(spec.model, card.codec().num_classes, 4).eval()
-    fit = TorchReader(model, card).fit
+    resize = TorchReader(model, card).resize
     paths = sorted((captchas / "images").iterdir())[:16]
-    pictures = [fit.apply(cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)[..., None])[0] for path in paths]
+    pictures = [resize.apply(cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)[..., None])[0] for path in paths]
     with torch.no_grad():
         measure(model, 1.0)
         model(to_input(torch.from_numpy(np.stack(pictures))))
@@ -84,7 +84,7 @@ def recorded(model: Recognizer) -> Any:
 
 def test_the_paddle_profile_asks_torch_for_the_steps_of_a_free_width(captchas: Path) -> None:
     """A copy with Q/DQ nodes can only be recorded."""
-    graph = record(simulated(captchas, "model.input_fit=height"), profile="paddle", probabilities=False, half=False)
+    graph = record(simulated(captchas, "model.input_resize=height"), profile="paddle", probabilities=False, half=False)
     assert "Loop" in {node.op_type for node in graph.graph.node}
 
 
@@ -142,7 +142,7 @@ def test_onnx_runtime_computes_every_layer_in_int8(keys: list[str], tmp_path: Pa
 
 
 def test_a_free_width_stays_free(captchas: Path) -> None:
-    model = simulated(captchas, "model.input_fit=height", "model.input_width=160")
+    model = simulated(captchas, "model.input_resize=height", "model.input_width=160")
     session = onnxruntime.InferenceSession(recorded(model).SerializeToString(), providers=["CPUExecutionProvider"])
     torch.manual_seed(1)
     for width in (32, 96, 160):

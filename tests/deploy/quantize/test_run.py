@@ -94,7 +94,7 @@ def test_the_most_sensitive_layers_stay_in_float_until_the_bound_holds(trained: 
     model = load_graph((trained / "reader.onnx").read_bytes(), "reader.onnx")
     layers = find_layers(model)
     pictures = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in sorted((captchas / "images").iterdir())[:8]]
-    images = np.stack([reader.fit.apply(picture[..., None])[0] for picture in pictures])
+    images = np.stack([reader.resize.apply(picture[..., None])[0] for picture in pictures])
     ranges = measure_ranges(model, layers, images)
     in_int8 = 0
 

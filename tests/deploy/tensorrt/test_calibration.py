@@ -31,17 +31,18 @@ def graph(fresh: Callable[..., Path]) -> Graph:
 
 @pytest.fixture(scope="module")
 def free(fresh: Callable[..., Path]) -> Graph:
-    return open_graph(fresh("model.input_fit=height", "model.input_width=200"), None)
+    return open_graph(fresh("model.input_resize=height", "model.input_width=200"), None)
 
 
 def test_pictures_are_spread_over_the_training_set_and_fitted_as_in_reading(graph: Graph, few: Path) -> None:
-    pictures = calibration_pictures(spec_for(f"dataset.train={few}"), graph.reader.fit)
+    pictures = calibration_pictures(spec_for(f"dataset.train={few}"), graph.reader.resize)
     assert len(pictures.images) == 20
     assert {image.shape for image in pictures.images} == {(32, 64, 1)}
     names = [line.split("\t")[0] for line in few.read_text("utf-8").splitlines()]
-    fit = graph.reader.fit
+    resize = graph.reader.resize
     every = {
-        fit.apply(decode((few.parent / name).read_bytes(), 1))[0].tobytes(): place for place, name in enumerate(names)
+        resize.apply(decode((few.parent / name).read_bytes(), 1))[0].tobytes(): place
+        for place, name in enumerate(names)
     }
     places = [every[image.tobytes()] for image in pictures.images]
     assert places == sorted(places)
@@ -56,18 +57,18 @@ def test_folders_come_before_the_training_set_and_what_is_damaged_is_counted(
         (tmp_path / path.name).write_bytes(path.read_bytes())
     next(tmp_path.iterdir()).write_bytes(b"no picture")
     for key in (f"{KEY}.cal_image_dir=[{tmp_path}]", f"dataset.quant_calibration_dataset.images_dir={tmp_path}"):
-        pictures = calibration_pictures(spec_for(f"dataset.train={few}", key), graph.reader.fit)
+        pictures = calibration_pictures(spec_for(f"dataset.train={few}", key), graph.reader.resize)
         assert (len(pictures.images), pictures.unreadable, pictures.origin) == (5, 1, str(tmp_path))
     missing = few.with_name("one_missing_for_engine.tsv")
     missing.write_text(few.read_text("utf-8") + "images/nope.png\t1234\n", "utf-8")
-    told = calibration_pictures(spec_for(f"dataset.train={missing}", f"{KEY}.cal_batches=10000"), graph.reader.fit)
+    told = calibration_pictures(spec_for(f"dataset.train={missing}", f"{KEY}.cal_batches=10000"), graph.reader.resize)
     assert told.unreadable == 1
     for path in tmp_path.iterdir():
         path.write_bytes(b"no picture")
     with pytest.raises(DataError, match="none of 6 pictures can be decoded"):
-        calibration_pictures(spec_for(key), graph.reader.fit)
+        calibration_pictures(spec_for(key), graph.reader.resize)
     with pytest.raises(ConfigError, match=r"cal_image_dir=\[FOLDER\] or dataset\.train=PATH"):
-        calibration_pictures(spec_for(), graph.reader.fit)
+        calibration_pictures(spec_for(), graph.reader.resize)
 
 
 def test_ranges_are_those_of_all_widths(free: Graph) -> None:

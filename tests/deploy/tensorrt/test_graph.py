@@ -39,7 +39,7 @@ def test_the_shapes_are_the_batches_of_the_spec_and_every_width_that_a_fit_makes
         (16, 1, 32, 64),
         (16, 1, 32, 64),
     )
-    free = open_graph(fresh("model.input_fit=height", "model.input_width=200"), None)
+    free = open_graph(fresh("model.input_resize=height", "model.input_width=200"), None)
     found = shapes(free, TensorRTSpec(opt_batch_size=8))
     assert (found.least, found.best, found.most) == ((1, 1, 32, 32), (8, 1, 32, 96), (32, 1, 32, 200))
     with pytest.raises(ConfigError, match=r"min_batch_size=4, opt_batch_size=2, max_batch_size=8; expected min <= opt"):
@@ -87,7 +87,7 @@ def test_a_file_that_is_quantised_for_cpus_is_told_from_one_for_tensorrt(
 
 
 def test_paddles_outputs_and_half_precision_are_told(fresh: Callable[..., Path]) -> None:
-    free = ["model.input_fit=height", "model.input_width=200"]
+    free = ["model.input_resize=height", "model.input_width=200"]
     with pytest.raises(ConfigError, match=r"export it with export\.profile=default"):
         open_graph(fresh(*free, "export.profile=paddle"), None)
     assert open_graph(fresh("export.precision=fp16"), None).precision == "fp16"
@@ -102,9 +102,9 @@ PARTS += [("Tiny", head, straightened) for head in ("CTC", "Attn", "Slots") for 
 @pytest.mark.parametrize(("backbone", "head", "straightened"), PARTS)
 def test_every_reader_is_made_of_operators_that_tensorrt_has(backbone: str, head: str, straightened: bool) -> None:
     sizes = {"input_height": 32, "input_width": 64, "hidden_size": 8, "feature_channel": 16, "sequence": "BiLSTM"}
-    fit = "stretch" if straightened else "height"
+    resize = "stretch" if straightened else "height"
     spec = ModelSpec.model_validate(
-        {"backbone": backbone, "prediction": head, "TPS": straightened, "input_fit": fit, **sizes}
+        {"backbone": backbone, "prediction": head, "TPS": straightened, "input_resize": resize, **sizes}
     )
     model = build_recognizer(spec, 13, 3).eval()
     recorded = record(model, profile="default", probabilities=False, half=False)

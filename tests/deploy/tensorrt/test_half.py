@@ -38,7 +38,7 @@ def run(model: onnx.ModelProto, images: np.ndarray) -> list[np.ndarray]:
     "kind",
     [
         ["model.TPS=true"],
-        ["model.sequence=BiLSTM", "model.input_fit=height", "model.input_width=200"],
+        ["model.sequence=BiLSTM", "model.input_resize=height", "model.input_width=200"],
         ["model.prediction=Attn", "model.sequence=BiLSTM", "model.hidden_size=16"],
     ],
     ids=["TPS", "free", "Attn"],

@@ -52,7 +52,7 @@ def test_nested_phases_are_one_share_that_never_falls() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [[], ["model.sequence=BiLSTM", "model.input_fit=height", "model.input_width=200"]],
+    [[], ["model.sequence=BiLSTM", "model.input_resize=height", "model.input_width=200"]],
     ids=["fixed", "free width"],
 )
 def test_an_engine_is_compiled_and_told_of(kind: list[str], library: Library, fresh: Callable[..., Path]) -> None:

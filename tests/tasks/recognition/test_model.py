@@ -112,7 +112,7 @@ def test_a_batch_reads_as_one_by_one(build: Build, prediction: str, TPS: bool) -
 @settings(max_examples=10)
 @given(width=st.integers(32, 300), backbone=st.sampled_from(["Tiny", "ConvMix", "ResNet", "ResNet2X", "VGG"]))
 def test_time_steps_are_what_the_model_gives_at_any_width(width: int, backbone: str) -> None:
-    spec = ModelSpec(backbone=backbone, feature_channel=32, hidden_size=8, input_fit="height")
+    spec = ModelSpec(backbone=backbone, feature_channel=32, hidden_size=8, input_resize="height")
     model = build_recognizer(spec, 11, 4).eval()
     assert model.time_steps(32, width) == model.read(torch.zeros(1, 1, 32, width))[0].shape[1]
 

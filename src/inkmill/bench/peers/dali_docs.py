@@ -57,9 +57,9 @@ def _pipeline(task: Task) -> Any:
     def crops() -> Any:
         encoded = fn.external_source(EncodedCrop(task.source, task.seed), parallel=True, batch=False, dtype=types.UINT8)
         images = fn.decoders.image(encoded, device="mixed" if gpu else "cpu", output_type=types.RGB)
-        images = fn.resize(images, size=(task.fit.height, task.fit.width))
+        images = fn.resize(images, size=(task.resize.height, task.resize.width))
         if task.augment == "strong":
-            images = _warp(images, task.fit.width, task.fit.height)
+            images = _warp(images, task.resize.width, task.resize.height)
             images = _colours(images)
             images = _marks(images)
         return images

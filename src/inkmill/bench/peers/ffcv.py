@@ -21,5 +21,5 @@ def _stream(task: Task) -> Iterator[Tensor]:
 
 def contestant(augment: Augment) -> Contestant:
     """Return this peer's row, which only says why it is empty."""
-    unfit = "builds from source only, with the headers of OpenCV and libturbojpeg; no row was ever seen to run"
-    return Contestant("ffcv", _stream, "FFCV", augment=augment, needs=(("ffcv", "ffcv"),), unfit=unfit)
+    ragged = "builds from source only, with the headers of OpenCV and libturbojpeg; no row was ever seen to run"
+    return Contestant("ffcv", _stream, "FFCV", augment=augment, needs=(("ffcv", "ffcv"),), ragged=ragged)

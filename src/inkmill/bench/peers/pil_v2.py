@@ -23,7 +23,7 @@ class PilTransform:
     def __init__(self, task: Task) -> None:
         from torchvision.transforms import v2
 
-        resize = v2.Resize((task.fit.height, task.fit.width))
+        resize = v2.Resize((task.resize.height, task.resize.width))
         before, after = _strong() if task.augment == "strong" else ([], [])
         self._transform = v2.Compose([resize, *before, v2.PILToTensor(), *after])
 

@@ -22,7 +22,7 @@ class AlbumentationsTransform:
     def __init__(self, task: Task) -> None:
         import albumentations as album
 
-        resize = album.Resize(task.fit.height, task.fit.width)
+        resize = album.Resize(task.resize.height, task.resize.width)
         self._transform = album.Compose([resize, *(_strong() if task.augment == "strong" else ())])
 
     def __call__(self, data: bytes) -> Any:

@@ -24,7 +24,7 @@ class Changes:
         augmentation: what to draw.
         seed, epoch: of the run.
         index: int64 (B,), positions of the samples in the source.
-        height, width: size of the fitted images in pixels.
+        height, width: size of the resized images in pixels.
         batch_size: rows of a full batch; a device that compiles for it fills shorter ones up.
     """
 

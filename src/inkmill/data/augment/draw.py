@@ -89,8 +89,8 @@ class Augmentation:
             seed: seed of the run.
             epoch: the epoch; another one gives other changes.
             index: int64 (B,), positions of the samples in the source.
-            height: rows of the fitted images, in pixels.
-            width: columns of the fitted images.
+            height: rows of the resized images, in pixels.
+            width: columns of the resized images.
 
         Returns:
             The table; each row depends on (seed, epoch, its index) and the size alone.
@@ -108,7 +108,7 @@ class Augmentation:
             xp: numpy or torch, whose functions draw.
             states: (B,) of `keyed_states`.
             steps: the attribute `steps`, as the same kind of numbers as `states`.
-            height, width: size of the fitted images in pixels.
+            height, width: size of the resized images in pixels.
 
         Returns:
             layout.size columns: float64 (B,), or a plain float where it is the same for all.

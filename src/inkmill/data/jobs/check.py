@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
 from inkmill.data.jobs.look import REASONS, Looks, Reason, look_at_all
-from inkmill.data.pipeline.resize import BUCKET_STEP, Fit
+from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
 from inkmill.data.types import Source, Text
 from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
@@ -36,17 +36,17 @@ class CheckRules:
     """What a sample must fulfil to be used.
 
     Attributes:
-        fit: how images meet the model's input.
+        resize: how images meet the model's input.
         charset: the characters; None accepts all.
         normaliser: applied to every label first; the report counts what it changed.
         max_label_length: longest label in characters.
-        capacity: gives the time steps of the model for a fitted width in pixels; None skips the test.
+        capacity: gives the time steps of the model for a resized width in pixels; None skips the test.
         required_steps: a codec's, gives the time steps each label needs, (B,).
         texts_only: leave out class names and regions; else such samples are judged by their images alone.
         decode: decode every image; False reads the headers only, a thousand times faster, and misses damaged pixels.
     """
 
-    fit: Fit
+    resize: Resize
     charset: Charset | None = None
     normaliser: Normaliser = field(default_factory=Normaliser)
     max_label_length: int = 25
@@ -57,12 +57,12 @@ class CheckRules:
 
     def digest(self) -> str:
         """Return 16 hex digits that stand for the verdicts of these rules."""
-        widths = range(BUCKET_STEP, self.fit.width, BUCKET_STEP) if self.fit.mode == "height" else ()
+        widths = range(BUCKET_STEP, self.resize.width, BUCKET_STEP) if self.resize.mode == "height" else ()
         # Functions cannot be hashed, what they answer can: every width there is, and labels that tell codecs apart.
-        steps = [self.capacity(width) for width in (*widths, self.fit.width)] if self.capacity else None
+        steps = [self.capacity(width) for width in (*widths, self.resize.width)] if self.capacity else None
         needs = self.required_steps(["", "a", "aa", "ab", "aab"]).tolist() if self.required_steps else None
         chars = self.charset.chars if self.charset else None
-        facts = [_VERSION, self.fit.digest(), chars, self.normaliser.rule_names, self.max_label_length]
+        facts = [_VERSION, self.resize.digest(), chars, self.normaliser.rule_names, self.max_label_length]
         facts += [steps, needs, self.texts_only, self.decode]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ def check(
     """
     findings = _Findings(source, rules)
     start = 0
-    for looks in look_at_all(source, whole=rules.decode, channels=rules.fit.channels, workers=workers):
+    for looks in look_at_all(source, whole=rules.decode, channels=rules.resize.channels, workers=workers):
         findings.add(start, looks)
         start += len(looks.hashes)
         if progress is not None:
@@ -191,7 +191,7 @@ class _Findings:
             return {}
         needed = self.rules.required_steps([label or "" for label in labels])
         known = np.flatnonzero(sizes[:, 1])
-        widths = [self.rules.fit.bucket_width(width, height) for width, height in sizes[known].tolist()]
+        widths = [self.rules.resize.bucket_width(width, height) for width, height in sizes[known].tolist()]
         for width in set(widths) - self.steps.keys():
             self.steps[width] = self.rules.capacity(width)
         return {

@@ -26,8 +26,8 @@ def make_loader(plan: LoadPlan, workers: int = 0, kind: Literal["auto", "workers
     Raises:
         OutputError: the disk tier of the cached pictures cannot be written.
     """
-    if plan.fit.mode == "height" and plan.bucket_widths is None:
-        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.fit))
+    if plan.resize.mode == "height" and plan.bucket_widths is None:
+        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
     if workers == 0:
         return InlineLoader(plan)
     return ThreadLoader(plan, workers) if kind == "threads" else WorkerLoader(plan, workers)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan, Stats
-from inkmill.data.loaders.rows import batch_bytes, fit_here
+from inkmill.data.loaders.rows import batch_bytes, resize_here
 from inkmill.data.loaders.stages import add
 from inkmill.data.pipeline.cache import ImageCache, open_cache
 from inkmill.data.sources.base import identity_of
@@ -63,7 +63,7 @@ class Loader(ABC):
     on_device = False
     """True where the images are torch tensors on the training device already."""
     hands_over_any_size = False
-    """True where batches can hold pictures that are not fitted."""
+    """True where batches can hold pictures that are not resized."""
     makers = 0
     """How many batches are made at a time beside the consumer's work; 0: it makes them itself."""
 
@@ -78,17 +78,17 @@ class Loader(ABC):
         self.before_queueing: Callable[[], None] = lambda: None
         self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
         self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
-        self._cache: ImageCache | None = open_cache(plan.cache, plan.source, plan.fit, plan.bucket_widths)
+        self._cache: ImageCache | None = open_cache(plan.cache, plan.source, plan.resize, plan.bucket_widths)
         if self._cache is not None:
             self.stats.notes.extend(self._cache.notes)
 
-    def leave_fitting(self) -> bool:
-        """Have `views` hold decoded pictures, which whoever takes them fits: what `rows.UnfittedRows` wrote.
+    def leave_ragged(self) -> bool:
+        """Have `views` hold decoded pictures, which whoever takes them fits: what `rows.RaggedImages` wrote.
 
         Returns:
-            False where this loader, or what it is to do, needs them fitted: then nothing changes.
+            False where this loader, or what it is to do, needs them resized: then nothing changes.
         """
-        if self.hands_over_any_size and self.plan.may_leave_fitting:
+        if self.hands_over_any_size and self.plan.may_stay_ragged:
             self._fits = False
         return not self._fits
 
@@ -119,9 +119,9 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, which are the consumer's to keep."""
         for batch in self.views():
-            if "unfitted" in batch.extra:
+            if "ragged" in batch.extra:
                 extra = dict(batch.extra)
-                batch = replace(batch, images=fit_here(batch.images, extra.pop("unfitted")), extra=extra)
+                batch = replace(batch, images=resize_here(batch.images, extra.pop("ragged")), extra=extra)
             elif self.borrows:
                 batch = replace(batch, images=batch.images.copy())
             yield batch
@@ -165,7 +165,7 @@ class Loader(ABC):
     def _changes(self, batch: Batch) -> Changes:
         from inkmill.data.augment.changes import Changes  # here, for it brings more along than most loaders need
 
-        plan, (height, width) = self.plan, batch.extra.get("unfitted", batch.images.shape)[1:3]
+        plan, (height, width) = self.plan, batch.extra.get("ragged", batch.images.shape)[1:3]
         assert plan.numbers is not None
         return Changes(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
 

@@ -9,30 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.pipeline.decode import image_size
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Source
 from inkmill.errors import DataError
 
 _PART = 512  # samples a task
 
 
-def measure_buckets(source: Source, fit: Fit) -> NDArray[np.int32]:
-    """Return the fitted width of every sample, from the headers of its images.
+def measure_buckets(source: Source, resize: Resize) -> NDArray[np.int32]:
+    """Return the resized width of every sample, from the headers of its images.
 
     Returns:
         int32 (N,); a sample that cannot be read gets the full width, and is dealt with when its batch is made.
     """
 
     def part(start: int) -> list[int]:
-        return [_width(source, fit, index) for index in range(start, min(start + _PART, len(source)))]
+        return [_width(source, resize, index) for index in range(start, min(start + _PART, len(source)))]
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # reading waits for the disk, not for a core
         parts = list(pool.map(part, range(0, len(source), _PART)))
     return np.array([width for widths in parts for width in widths], np.int32)
 
 
-def _width(source: Source, fit: Fit, index: int) -> int:
+def _width(source: Source, resize: Resize, index: int) -> int:
     try:
-        return fit.bucket_width(*image_size(source.get(index).image))
+        return resize.bucket_width(*image_size(source.get(index).image))
     except (DataError, OSError):
-        return fit.width
+        return resize.width

@@ -1,7 +1,7 @@
 """From any loader to the training device, one batch ahead: while the model works on a batch, the next one is copied.
 
 How it is copied is in upload.py. On a CPU the arrays are only wrapped. The values are the loader's own. Where nothing
-needs fitted pictures before, a GPU fits them: see rows.py.
+needs resized pictures before, a GPU fits them: see rows.py.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class DeviceLoader:
             loader.stats.idle_s = 0.0
             if loader.on_device:
                 loader.before_queueing = self._idle.makes
-            self._leave_fitting(loader)
+            self._leave_ragged(loader)
         self._state: dict[str, Any] | None = None  # of the batch handed over last, while others are on their way
 
-    def _leave_fitting(self, loader: Loader) -> None:
+    def _leave_ragged(self, loader: Loader) -> None:
         """Have the GPU fit what the loader need not, where it can."""
-        from inkmill.data.loaders.upload import why_not_fit
+        from inkmill.data.loaders.upload import why_not_resize
 
-        reason = why_not_fit(self.device)
+        reason = why_not_resize(self.device)
         if reason is None:
-            loader.leave_fitting()
+            loader.leave_ragged()
             return
-        note = f"pictures are fitted on the CPU: {reason}"
-        if loader.plan.may_leave_fitting and note not in loader.stats.notes:
+        note = f"pictures are resized on the CPU: {reason}"
+        if loader.plan.may_stay_ragged and note not in loader.stats.notes:
             loader.stats.notes.append(note)
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class DeviceLoader:
             if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
                 loader.stats.notes.append(note)
             batch = replace(batch, extra=dict(batch.extra))
-            batch.images, copied = upload.send(batch.images, batch.extra.pop("unfitted", None))
+            batch.images, copied = upload.send(batch.images, batch.extra.pop("ragged", None))
             following = batch, loader.state_dict(), copied
             if waiting is not None:
                 yield waiting

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.loaders.rows import FittedRows, Rows, Shape, UnfittedRows
+from inkmill.data.loaders.rows import RaggedImages, ResizedImages, Rows, Shape
 from inkmill.data.loaders.stages import Seconds, StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
-from inkmill.data.pipeline.targets import Regions, fit_target, has_polygons, move_targets, refuse_polygons
+from inkmill.data.pipeline.targets import Regions, has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.sources.base import described, reading
 from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, in_a_row
 from inkmill.errors import DataError
@@ -101,8 +101,8 @@ class BatchMaker:
         store: the cached pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         order: which samples make each batch; the plan's where None.
-        fits: whether batches hold fitted pictures; else what `rows.UnfittedRows` wrote, in one dimension, and
-            `Batch.extra["unfitted"]` is the shape it is to be fitted to.
+        fits: whether batches hold resized pictures; else what `rows.RaggedImages` wrote, in one dimension, and
+            `Batch.extra["ragged"]` is the shape it is to be resized to.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class BatchMaker:
         wanted = self._order.rows(epoch, number)
         index = wanted[self._blocked[wanted] == 0]
         shape = self._shape(index)
-        rows = (FittedRows if self._fits else UnfittedRows)(buffer, shape, self._plan.fit)
+        rows = (ResizedImages if self._fits else RaggedImages)(buffer, shape, self._plan.resize)
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._cache is not None:
@@ -157,16 +157,16 @@ class BatchMaker:
             targets=in_a_row(t for t in targets if t is not None),
             keys=[k for k in keys if k is not None],
             index=index,
-            extra={} if self._fits else {"unfitted": shape},
+            extra={} if self._fits else {"ragged": shape},
         )
         with clock.whole("augment"):
             self._augment(batch, epoch, shape, regions)
         return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions, clock.seconds())
 
     def _shape(self, index: NDArray[np.int64]) -> Shape:
-        fit, buckets = self._plan.fit, self._plan.bucket_widths
-        width = fit.width if buckets is None or not len(index) else int(buckets[index[0]])
-        return len(index), fit.height, width, fit.channels
+        resize, buckets = self._plan.resize, self._plan.bucket_widths
+        width = resize.width if buckets is None or not len(index) else int(buckets[index[0]])
+        return len(index), resize.height, width, resize.channels
 
     def _load(
         self,
@@ -213,7 +213,7 @@ class BatchMaker:
         source = self._plan.source
         target = source.target(index)
         if isinstance(target, Polygons):  # the size of their picture was not kept; its header tells
-            target = fit_target(target, self._plan.fit, image_size(source.get(index).image), regions)
+            target = resize_target(target, self._plan.resize, image_size(source.get(index).image), regions)
         return source.key(index), target
 
     def _made(
@@ -227,19 +227,19 @@ class BatchMaker:
     ) -> tuple[str, Target, int]:
         if clock is not None:
             clock.start()
-        fit, sample = self._plan.fit, get(index)
+        resize, sample = self._plan.resize, get(index)
         if clock is not None:
             clock.lap("read")
-        image = decode(sample.image, fit.channels)
+        image = decode(sample.image, resize.channels)
         if clock is not None:
             clock.lap("decode")
         height, width = image.shape[:2]
-        if (columns := fit.bucket_width(width, height)) != rows.width:
-            raise DataError(f"the image is fitted to {columns} columns where its bucket has {rows.width}")
+        if (columns := resize.bucket_width(width, height)) != rows.width:
+            raise DataError(f"the image is resized to {columns} columns where its bucket has {rows.width}")
         valid = rows.put(row, image)
         if clock is not None:
-            clock.lap("fit")
-        target = fit_target(sample.target, fit, (width, height), regions)
+            clock.lap("resize")
+        target = resize_target(sample.target, resize, (width, height), regions)
         if clock is not None:
             clock.lap("other")
         return sample.key, target, valid

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inkmill.data.loaders.stages import Seconds
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.order import BatchOrder, Order
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Source
 from inkmill.errors import ConfigError, DataError
 
@@ -29,20 +29,20 @@ class LoadPlan:
 
     Attributes:
         source: the samples.
-        fit: how pictures meet the model's input; its channels are the batch's.
+        resize: how pictures meet the model's input; its channels are the batch's.
         augmentation: random changes, or None. An Albumentations pipeline runs where batches are made, never on a GPU.
         batch_size: rows a batch and rank.
         seed: of order and augmentation.
         shuffle: a new order each epoch; False for validation.
         rank, world_size: which part of each global batch (batch_size * world_size rows) is loaded here.
-        bucket_widths: int (N,), the fitted width of each sample; needed where `fit.mode` is "height", and measured by
+        bucket_widths: int (N,), the resized width of each sample; needed where `fit.mode` is "height", and measured by
             `make_loader` where None.
         on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
-        engine: "cv" augments here; "none" hands over the pictures as fitted, and in `Batch.extra["changes"]` what an
+        engine: "cv" augments here; "none" hands over the pictures as resized, and in `Batch.extra["changes"]` what an
             engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
-        keep: where fitted pictures are kept.
+        keep: where resized pictures are kept.
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
@@ -51,7 +51,7 @@ class LoadPlan:
     """
 
     source: Source
-    fit: Fit
+    resize: Resize
     augmentation: Augmentation | AlbumentationsPipeline | None = None
     batch_size: int = 32
     seed: int = 0
@@ -99,12 +99,12 @@ class LoadPlan:
 
     @property
     def batch_bytes(self) -> int:
-        """Size of the pictures of the largest batch, fitted."""
-        return self.batch_size * self.fit.height * self.fit.width * self.fit.channels
+        """Size of the pictures of the largest batch, resized."""
+        return self.batch_size * self.resize.height * self.resize.width * self.resize.channels
 
     @property
-    def may_leave_fitting(self) -> bool:
-        """Whether nothing needs fitted pictures where batches are made: they are neither kept nor augmented there."""
+    def may_stay_ragged(self) -> bool:
+        """Whether nothing needs resized pictures where batches are made: they are neither kept nor augmented there."""
         augments = self.pipeline is not None or (self.numbers is not None and self.engine == "cv")
         return not augments and self.cache.tier == "none"
 

@@ -1,6 +1,6 @@
 """All pictures in the training device's memory: the tier above RAM, for sets that fit there.
 
-The first epoch is loaded once by another loader, fitted and unaugmented, straight into one uint8 tensor (a million
+The first epoch is loaded once by another loader, resized and unaugmented, straight into one uint8 tensor (a million
 32x128x3 crops are 12 GB). After that a batch is one pass on the device, which fetches its pictures, draws the
 augmentation's numbers and applies them; the CPU says which pictures. Order, numbers and counts are those of every other
 loader.
@@ -54,9 +54,9 @@ class ResidentLoader(Loader):
             import torch
         except ImportError:
             raise MissingExtraError("torch", "train", "keeping pictures on the device") from None
-        if plan.bucket_widths is not None or plan.fit.mode == "height":
+        if plan.bucket_widths is not None or plan.resize.mode == "height":
             raise ConfigError(
-                "pictures of several widths are not kept on a device: use input_fit=pad, or keep them in RAM"
+                "pictures of several widths are not kept on a device: use input_resize=pad, or keep them in RAM"
             )
         super().__init__(replace(plan, cache=CacheConfig(), engine="none"))
         self._fill_plan = replace(
@@ -80,8 +80,8 @@ class ResidentLoader(Loader):
         """Refuse before loading what would not fit at its end."""
         import torch
 
-        fit = self.plan.fit
-        needed = len(self.plan.source) * fit.height * fit.width * fit.channels
+        resize = self.plan.resize
+        needed = len(self.plan.source) * resize.height * resize.width * resize.channels
         if self.device.type == "cuda" and needed > (free := torch.cuda.mem_get_info(self.device)[0]):
             raise ConfigError(
                 f"{len(self.plan.source):,} pictures need {needed / 2**30:.1f} GiB and {self.device} has"
@@ -111,7 +111,7 @@ class ResidentLoader(Loader):
         if self._polygons and self.plan.numbers is not None:
             with clock.whole("augment"):
                 plan = self.plan
-                table = self.plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, plan.fit.width)
+                table = self.plan.numbers.draw(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
                 batch.targets = move_targets(batch.targets, table, made.regions)
         return made
 
@@ -138,8 +138,8 @@ class ResidentLoader(Loader):
         from inkmill.data.augment.augment_torch import DrawingPass
         from inkmill.data.loaders import make_loader
 
-        plan, fit = self.plan, self.plan.fit
-        shape = (len(plan.source), fit.height, fit.width, fit.channels)
+        plan, resize = self.plan, self.plan.resize
+        shape = (len(plan.source), resize.height, resize.width, resize.channels)
         images = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._all_text = True
         with make_loader(self._fill_plan, self._workers) as loader:

@@ -1,9 +1,9 @@
-"""Where a batch's pictures are written: fitted, or as they were decoded, for the GPU that trains to fit them.
+"""Where a batch's pictures are written: resized, or as they were decoded, for the GPU that trains to fit them.
 
 Fitting is a sixth of what a core does for a streamed picture, and next to nothing for a GPU. So what is neither kept
 nor augmented on the CPU goes to the GPU as it was decoded, one picture behind the other, whatever their sizes; there
-`fit_triton` does what `Fit` does, to the last bit. Pictures that would not leave room for the rest, and those that
-take more than one step to fit, are fitted here: a batch may hold both.
+`fit_triton` does what `Resize` does, to the last bit. Pictures that would not leave room for the rest, and those that
+take more than one step to fit, are resized here: a batch may hold both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.pipeline.resize import Fit, Image, resize_and_pad
+from inkmill.data.pipeline.resize import Image, Resize, resize_and_pad
 
 Shape = tuple[int, int, int, int]
 """B, height, width, channels."""
@@ -24,23 +24,23 @@ NUMBERS = 4
 """What is known of a picture as it was decoded: where it begins, its rows and columns, and the columns it will fill."""
 
 _NUMBER_BYTES = 8
-_ROOM = 2  # times the size of the fitted pictures: word crops of 20 to 64 rows take 1.6 times that of 32
+_ROOM = 2  # times the size of the resized pictures: word crops of 20 to 64 rows take 1.6 times that of 32
 
 
-def unfitted_bytes(shape: Shape) -> int:
-    """Return the memory for a batch of pictures to be fitted to `shape`."""
+def ragged_bytes(shape: Shape) -> int:
+    """Return the memory for a batch of pictures to be resized to `shape`."""
     return shape[0] * NUMBERS * _NUMBER_BYTES + _ROOM * prod(shape)
 
 
 def batch_bytes(plan: LoadPlan, fits: bool) -> int:
-    """Return the memory for the largest batch of a plan, fitted or not."""
+    """Return the memory for the largest batch of a plan, resized or not."""
     if fits:
         return plan.batch_bytes
-    return unfitted_bytes((plan.batch_size, plan.fit.height, plan.fit.width, plan.fit.channels))
+    return ragged_bytes((plan.batch_size, plan.resize.height, plan.resize.width, plan.resize.channels))
 
 
-def fit_here(written: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
-    """Fit what `UnfittedRows` wrote, on the CPU; return uint8 (B, H, W, C), memory of its own."""
+def resize_here(written: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
+    """Fit what `RaggedImages` wrote, on the CPU; return uint8 (B, H, W, C), memory of its own."""
     out = np.empty(shape, np.uint8)
     numbers = written[: shape[0] * NUMBERS * _NUMBER_BYTES].view(np.int64).reshape(-1, NUMBERS)
     for row, (begin, rows, columns, valid) in zip(out, numbers.tolist(), strict=True):
@@ -59,7 +59,7 @@ class Rows(Protocol):
 
     @property
     def width(self) -> int:
-        """Columns of the batch once it is fitted."""
+        """Columns of the batch once it is resized."""
         ...
 
     def put(self, row: int, image: Image) -> int:
@@ -71,26 +71,26 @@ class Rows(Protocol):
         ...
 
 
-class FittedRows:
+class ResizedImages:
     """Pictures of the model's size.
 
     Args:
         buffer: uint8, as large as they are or larger; written from its start.
         shape: of the batch.
-        fit: how it is fitted.
+        resize: how it is resized.
 
     Attributes:
         images: uint8 (B, H, W, C).
         width: W.
     """
 
-    def __init__(self, buffer: NDArray[np.uint8], shape: Shape, fit: Fit) -> None:
+    def __init__(self, buffer: NDArray[np.uint8], shape: Shape, resize: Resize) -> None:
         self.images = buffer[: prod(shape)].reshape(shape)
-        self.width, self._fit = shape[2], fit
+        self.width, self._resize = shape[2], resize
 
     def put(self, row: int, image: Image) -> int:
         """See Rows."""
-        return self._fit.apply(image, out=self.images[row])[1]
+        return self._resize.apply(image, out=self.images[row])[1]
 
     def only(self, good: NDArray[np.bool_]) -> None:
         """See Rows."""
@@ -99,25 +99,25 @@ class FittedRows:
         self.images = self.images[:count]
 
 
-class UnfittedRows:
+class RaggedImages:
     """Pictures of any size, one behind the other, after int64 (B, NUMBERS) about them.
 
     Args:
         buffer: uint8, of `unfitted_bytes` or more; written from its start, which is aligned to 8 bytes.
-        shape: of the batch once it is fitted.
-        fit: how it will be.
+        shape: of the batch once it is resized.
+        resize: how it will be.
 
     Attributes:
         width: columns it will have.
     """
 
-    def __init__(self, buffer: NDArray[np.uint8], shape: Shape, fit: Fit) -> None:
-        self.width, self._buffer, self._fit = shape[2], buffer, fit
-        self._size = unfitted_bytes(shape)
+    def __init__(self, buffer: NDArray[np.uint8], shape: Shape, resize: Resize) -> None:
+        self.width, self._buffer, self._resize = shape[2], buffer, resize
+        self._size = ragged_bytes(shape)
         self._used = shape[0] * NUMBERS * _NUMBER_BYTES
         self._numbers = buffer[: self._used].view(np.int64).reshape(-1, NUMBERS)
-        self._fitted = prod(shape[1:])
-        self._left = shape[0] * self._fitted  # of the room, for the rows to come
+        self._resized = prod(shape[1:])
+        self._left = shape[0] * self._resized  # of the room, for the rows to come
 
     @property
     def images(self) -> NDArray[np.uint8]:
@@ -126,14 +126,14 @@ class UnfittedRows:
 
     def put(self, row: int, image: Image) -> int:
         """See Rows; each row is written once at most."""
-        fit, (rows, columns) = self._fit, image.shape[:2]
-        valid = fit.valid_width(columns, rows)
-        self._left -= self._fitted
-        several_steps = rows > 2 * fit.height or columns > 2 * valid  # see fit.resize
+        resize, (rows, columns) = self._resize, image.shape[:2]
+        valid = resize.valid_width(columns, rows)
+        self._left -= self._resized
+        several_steps = rows > 2 * resize.height or columns > 2 * valid  # see fit.resize
         if several_steps or self._used + image.size + self._left > self._size:
-            image, _ = fit.apply(image)
+            image, _ = resize.apply(image)
             image = image[:, :valid]
-            rows, columns = fit.height, valid
+            rows, columns = resize.height, valid
         begin, self._used = self._used, self._used + image.size
         self._buffer[begin : self._used].reshape(image.shape)[...] = image
         self._numbers[row] = begin, rows, columns, valid

@@ -17,37 +17,37 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inkmill.data.loaders.rows import Shape, UnfittedRows, unfitted_bytes
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.loaders.rows import RaggedImages, Shape, ragged_bytes
+from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import first_line
 
 try:  # it comes with torch where there are GPUs, except on Windows
-    from inkmill.kernels.resize import fit_rows
+    from inkmill.kernels.resize import resize_rows
 except ImportError:
-    fit_rows = None  # type: ignore[assignment]
+    resize_rows = None  # type: ignore[assignment]
 
 Pixels = NDArray[np.uint8]
 
 
 @lru_cache(maxsize=8)
-def why_not_fit(device: torch.device) -> str | None:
+def why_not_resize(device: torch.device) -> str | None:
     """Return why a GPU does not fit pictures, or None.
 
     Triton needs a C compiler, and a GPU that it knows; and OpenCV may round in another way on another processor.
     """
-    if fit_rows is None:
+    if resize_rows is None:
         return "Triton is not installed"
-    fit, picture = Fit(24, 50, 3), np.random.default_rng(0).integers(0, 256, (31, 67, 3), np.uint8)
-    shape = (1, fit.height, fit.width, fit.channels)
-    rows = UnfittedRows(np.empty(unfitted_bytes(shape), np.uint8), shape, fit)
+    resize, picture = Resize(24, 50, 3), np.random.default_rng(0).integers(0, 256, (31, 67, 3), np.uint8)
+    shape = (1, resize.height, resize.width, resize.channels)
+    rows = RaggedImages(np.empty(ragged_bytes(shape), np.uint8), shape, resize)
     rows.put(0, picture)
     try:
         # Kernels run on the current device.
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            found = fit_rows(torch.from_numpy(rows.images).to(device), shape).cpu().numpy()
+            found = resize_rows(torch.from_numpy(rows.images).to(device), shape).cpu().numpy()
     except Exception as error:  # a compiler's errors share no base
         return f"Triton does not run here ({first_line(error)})"
-    return None if np.array_equal(found[0], fit.apply(picture)[0]) else "OpenCV rounds in another way here"
+    return None if np.array_equal(found[0], resize.apply(picture)[0]) else "OpenCV rounds in another way here"
 
 
 class Upload:
@@ -95,20 +95,20 @@ class Upload:
             self._locked.append(array)
         return None
 
-    def send(self, images: Pixels, unfitted: Shape | None = None) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def send(self, images: Pixels, ragged: Shape | None = None) -> tuple[torch.Tensor, torch.cuda.Event]:
         """Begin to copy a batch, and to fit it.
 
         Args:
             images: what to copy.
-            unfitted: the shape to fit it to; None where it is fitted.
+            ragged: the shape to fit it to; None where it is resized.
 
         Returns:
             The tensor on the device, and the event after which it may be read and `images` may change.
         """
         with torch.cuda.stream(self._stream):
             there = self._copied(images)
-            if unfitted is not None:
-                there = fit_rows(there, unfitted)
+            if ragged is not None:
+                there = resize_rows(there, ragged)
             return there, self._stream.record_event()
 
     def _copied(self, images: Pixels) -> torch.Tensor:

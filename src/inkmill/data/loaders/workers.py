@@ -26,8 +26,8 @@ from inkmill.data.sources.combine import release
 from inkmill.machine import memory_left
 
 _ALIGNMENT = 64  # bytes: a cache line
-_OF_MEMORY = 0.25  # that pictures of any size may take; fitted ones take half
-_NOTE = "pictures are fitted on the CPU: for handing them over as they are decoded there is too little memory"
+_OF_MEMORY = 0.25  # that pictures of any size may take; resized ones take half
+_NOTE = "pictures are resized on the CPU: for handing them over as they are decoded there is too little memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class WorkerLoader(Loader):
     def _new_pool(self) -> Pool:
         return Pool(_MakeBatches(self.plan, self._blocked_arena, self._cache, self._fits), self.makers)
 
-    def leave_fitting(self) -> bool:
+    def leave_ragged(self) -> bool:
         """See Loader; workers that have started go on as they are."""
-        if self._fits and not self._pool.memory and super().leave_fitting():
+        if self._fits and not self._pool.memory and super().leave_ragged():
             self._pool = self._new_pool()
         return not self._fits
 

@@ -1,4 +1,4 @@
-"""Keep: fitted pictures, so that no image is read and decoded twice.
+"""Keep: resized pictures, so that no image is read and decoded twice.
 
 Everything before augmentation is the same in every epoch (read, decode, fit), so its result can be kept, for training
 as for validation: batches are the same to the last byte with and without. A store is filled by whoever decodes first.
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
 from inkmill.data.pipeline.cache_pages import Layout, Pages
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Source
 from inkmill.errors import OutputError
 from inkmill.files import explain
@@ -54,7 +54,7 @@ def default_cache_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Which tier keeps fitted pictures.
+    """Which tier keeps resized pictures.
 
     Attributes:
         tier: none, disk or ram.
@@ -69,7 +69,7 @@ class CacheConfig:
 
 @dataclass(slots=True)
 class ImageCache:
-    """Fitted pictures of one source. Opened by the loader, pickled into its workers as they start.
+    """Resized pictures of one source. Opened by the loader, pickled into its workers as they start.
 
     Attributes:
         notes: what a user should know about this store: rebuilt, or partial.
@@ -177,8 +177,10 @@ class ImageCache:
         return self._opened
 
 
-def open_cache(cache: CacheConfig, source: Source, fit: Fit, bucket_widths: NDArray[np.integer] | None = None) -> ImageCache | None:
-    """Open the store of `source` fitted by `fit`, or make it.
+def open_cache(
+    cache: CacheConfig, source: Source, resize: Resize, bucket_widths: NDArray[np.integer] | None = None
+) -> ImageCache | None:
+    """Open the store of `source` resized by `resize`, or make it.
 
     Returns:
         None for the tier "none".
@@ -192,7 +194,7 @@ def open_cache(cache: CacheConfig, source: Source, fit: Fit, bucket_widths: NDAr
     left = shared.bytes_left() if cache.tier == "ram" else None
     if left is not None and left * 3 // 4 < limit:  # the rest is for batches on their way
         limit, cause = left * 3 // 4, f"shared memory has {left / 2**30:.1f} GiB left"
-    layout = Layout(fit, len(source), bucket_widths, limit)
+    layout = Layout(resize, len(source), bucket_widths, limit)
     notes = []
     if layout.rows < len(source):
         notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: {cause}")
@@ -203,7 +205,7 @@ def open_cache(cache: CacheConfig, source: Source, fit: Fit, bucket_widths: NDAr
     header = {
         "source": source.fingerprint,
         "samples": len(source),
-        "fit": fit.digest(),
+        "resize": resize.digest(),
         "opencv": cv2.__version__,  # another version may resize by other arithmetic
         "layout": layout.digest(),
     }
@@ -252,7 +254,9 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
             shared.reserve(file.fileno(), size)
         _publish(temporary, path)
     except OSError as error:
-        raise OutputError(f"the cached pictures cannot be stored in {path.parent}: {error.strerror or error}") from error
+        raise OutputError(
+            f"the cached pictures cannot be stored in {path.parent}: {error.strerror or error}"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 Pixels = NDArray[np.uint8]
 
@@ -24,19 +24,19 @@ class Layout:
     """Where each sample's picture lies: samples of one width form one block, a 2-D array that a batch gathers from.
 
     Args:
-        fit: gives height, channels and, without buckets, the width.
+        resize: gives height, channels and, without buckets, the width.
         length: samples in the source.
-        bucket_widths: int (N,), or None when all pictures have the width of `fit`.
+        bucket_widths: int (N,), or None when all pictures have the width of `resize`.
         max_bytes: samples beyond this size are not kept.
     """
 
-    def __init__(self, fit: Fit, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
-        column = fit.height * fit.channels
+    def __init__(self, resize: Resize, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
+        column = resize.height * resize.channels
         if bucket_widths is None:
-            self.rows = min(length, max_bytes // (column * fit.width))
+            self.rows = min(length, max_bytes // (column * resize.width))
             self.place = np.arange(self.rows, dtype=np.int64)
-            self.blocks = {fit.width: (0, self.rows, column * fit.width)}
-            self.nbytes = self.rows * column * fit.width
+            self.blocks = {resize.width: (0, self.rows, column * resize.width)}
+            self.nbytes = self.rows * column * resize.width
             return
         sizes = np.cumsum(np.asarray(bucket_widths, np.int64) * column)
         self.rows = int(np.searchsorted(sizes, max_bytes, side="right"))

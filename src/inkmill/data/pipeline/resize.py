@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
-FitMode = Literal["stretch", "pad", "height"]
+ResizeMode = Literal["stretch", "pad", "height"]
 
 BUCKET_STEP = 32
 """Widths of mode "height" are multiples of this, so that a batch needs few different shapes."""
 
-_VERSION = 2  # raise it when the same image would be fitted to other pixels: cache are rebuilt then
+_VERSION = 2  # raise it when the same image would be resized to other pixels: cache are rebuilt then
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Resize:
     """How images are brought to the input size. The result depends on the image alone, never on its batch.
 
     Attributes:
@@ -47,7 +47,7 @@ class Fit:
     height: int
     width: int
     channels: Literal[1, 3] = 1
-    mode: FitMode = "stretch"
+    mode: ResizeMode = "stretch"
 
     def __post_init__(self) -> None:
         if self.mode not in ("stretch", "pad", "height"):

@@ -20,7 +20,7 @@ from inkmill.registry import suggest
 
 if TYPE_CHECKING:
     from inkmill.data.augment.table import Table
-    from inkmill.data.pipeline.resize import Fit
+    from inkmill.data.pipeline.resize import Resize
 
 Regions = Counter[str]
 """How many polygons were "clipped" at a border, or dropped: "degenerate", "outside", "mostly outside"."""
@@ -39,18 +39,18 @@ def refuse_polygons(targets: Sequence[Target | None]) -> None:
         )
 
 
-def fit_target(target: Target, fit: Fit, size: tuple[int, int], regions: Regions) -> Target:
-    """Return a target as it is after its picture was fitted.
+def resize_target(target: Target, resize: Resize, size: tuple[int, int], regions: Regions) -> Target:
+    """Return a target as it is after its picture was resized.
 
     Args:
         target: in pixels of the encoded image; only polygons change.
-        fit: how the picture was fitted.
+        resize: how the picture was resized.
         size: (width, height) of the decoded picture.
         regions: what happens to polygons is added here.
     """
     if not isinstance(target, Polygons):
         return target
-    columns, rows = fit.valid_width(*size), fit.height
+    columns, rows = resize.valid_width(*size), resize.height
     across, down = size[0] / columns, size[1] / rows
     back = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2], [0, 0, 1]])  # centres of pixels
     return _moved(target, back, (columns, rows), None, regions)
@@ -60,7 +60,7 @@ def move_targets(targets: Sequence[Target], table: Table, regions: Regions) -> S
     """Return a batch's targets as they are after its pictures were augmented.
 
     Args:
-        targets: B of them, in pixels of the fitted pictures; only polygons change.
+        targets: B of them, in pixels of the resized pictures; only polygons change.
         table: what was drawn for the batch.
         regions: what happens to polygons is added here.
     """

@@ -1,6 +1,6 @@
 """From a recogniser to an ONNX graph: what it takes and gives, which sizes are free, and in which precision it works.
 
-The batch is free. So is the width where the reader's is (input_fit=height): every backbone but timm's is written for
+The batch is free. So is the width where the reader's is (input_resize=height): every backbone but timm's is written for
 any width, and what torch's exporter finds fixed to one is refused, never narrowed in silence.
 """
 
@@ -120,7 +120,7 @@ def _paddle(model: Recognizer, time_steps: Callable[[int, int], int]) -> Any:
     spec, names = model.spec, (PADDLE_INPUT, [PADDLE_OUTPUT])
     theirs = torch.zeros(2, 3, THEIR_HEIGHT, THEIR_WIDTH)
     free = {0: _BATCH, **{axis: torch.export.Dim(side, min=8, max=MAX_SIDE) for axis, side in _SIDES.items()}}
-    if spec.input_fit != "height":
+    if spec.input_resize != "height":
         return _exported(_FixedPaddle(model), model, *names, theirs, free)
     widths = sorted(
         {min(width, spec.input_width) for width in range(BUCKET_STEP, spec.input_width + BUCKET_STEP, BUCKET_STEP)}
@@ -157,7 +157,7 @@ def _exported(
 
 
 def _example(spec: ModelSpec) -> Tensor:
-    width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_fit == "height" else spec.input_width
+    width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_resize == "height" else spec.input_width
     return torch.zeros(2, spec.input_channel, spec.input_height, width)
 
 
@@ -166,7 +166,7 @@ def _free(model: Recognizer) -> dict[int, Any]:
     spec, multiple = model.spec, model.backbone.limits.multiple
     sizes: dict[int, Any] = {0: _BATCH}
     least, most = min(BUCKET_STEP, spec.input_width), spec.input_width
-    if spec.input_fit == "height" and most > least:
+    if spec.input_resize == "height" and most > least:
         width = torch.export.Dim("width", min=least // multiple, max=most // multiple)
         sizes[3] = multiple * width if multiple > 1 else width
     return sizes
@@ -174,9 +174,9 @@ def _free(model: Recognizer) -> dict[int, Any]:
 
 def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
     reason = _reason(error)
-    if spec.input_fit == "height":
+    if spec.input_resize == "height":
         return ConfigError(
-            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_fit=pad, "
+            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_resize=pad, "
             "or take a backbone of inkmill's own"
         )
     return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")

@@ -1,4 +1,4 @@
-"""The Paddle-compatible profile: pictures as PaddleOCR and RapidOCR prepare them, fitted as our own inside the graph.
+"""The Paddle-compatible profile: pictures as PaddleOCR and RapidOCR prepare them, resized as our own inside the graph.
 
 They give BGR in [-1, 1], (B, 3, H, W), of height 48 whatever the reader's, as wide as the widest of a batch and at
 least 320, and fill what is left with 0. A reader must not see that: one whose columns know their place (positions,
@@ -37,7 +37,7 @@ class PaddleInput(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.height, self.width = spec.input_height, spec.input_width
-        self.gray, self.fit = spec.input_channel == 1, spec.input_fit
+        self.gray, self.resize = spec.input_channel == 1, spec.input_resize
         self.register_buffer("weights", torch.tensor(_BGR_TO_GRAY).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,14 +55,14 @@ class PaddleInput(nn.Module):
         inked = images.abs().amax(dim=(1, 2)) > 0  # B W
         filled = torch.where(inked, columns, 0).amax(dim=1) + 1
         wanted = given = torch.full_like(filled, self.width)
-        if self.fit != "stretch":
+        if self.resize != "stretch":
             middle = 2 * filled - 1  # twice the width before it was rounded up, on average
             wanted = torch.minimum((self.height * middle + 2 * rows - 1) // (2 * rows), wanted)
         one = torch.ones_like(filled)
         downwards = _weights(one * rows, one * self.height, rows, self.height)
         along = _weights(filled, wanted, images.shape[3], self.width)
         pictures = downwards[:, None] @ plain @ along[:, None].transpose(2, 3)
-        if self.fit == "height":
+        if self.resize == "height":
             given = torch.clamp((wanted + BUCKET_STEP - 1) // BUCKET_STEP * BUCKET_STEP, max=self.width)
         return pictures, given
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Subset, holdout, open_source
 from inkmill.data.types import Source
 from inkmill.errors import DataError
 from inkmill.modelfile.header import ReaderCard
 from inkmill.runtime.evaluate import open_tests
-from inkmill.runtime.reader import input_fit
+from inkmill.runtime.reader import input_resize
 
 CROPS = 300
 WIDTHS = 3
@@ -36,7 +36,7 @@ Image = NDArray[np.uint8]
 
 @dataclass
 class Pictures:
-    """Fitted pictures.
+    """Resized pictures.
 
     Attributes:
         origin: where they come from, in a few words.
@@ -71,11 +71,11 @@ def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Picture
     Raises:
         DataError: a set that the spec names is not there, or none of its pictures can be decoded.
     """
-    fit = input_fit(card.model)
+    resize = input_resize(card.model)
     where, sources = _sources(spec)
     unreadable = 0
     if sources:
-        crops, unreadable = _crops(sources, fit, count)
+        crops, unreadable = _crops(sources, resize, count)
         names = ", ".join(source.name for source in sources)
         if not crops:
             raise DataError(f"{names}: none of its pictures can be decoded, so the export cannot be checked with them")
@@ -83,16 +83,16 @@ def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Picture
     else:
         crops, origin = _rendered(card, min(count, 99)), "rendered text: the spec names no data"
     as_they_are, changed = crops, ""
-    if _few_widths(crops, fit):
+    if _few_widths(crops, resize):
         crops = [_scaled(crop, _SCALES[number % len(_SCALES)]) for number, crop in enumerate(as_they_are)]
         changed = "; two of three made half and twice as wide"
-    if _few_widths(crops, fit):  # all of them may be wider than the input
-        crops = [_narrowed(crop, fit, _SHARES[number % len(_SHARES)]) for number, crop in enumerate(as_they_are)]
+    if _few_widths(crops, resize):  # all of them may be wider than the input
+        crops = [_narrowed(crop, resize, _SHARES[number % len(_SHARES)]) for number, crop in enumerate(as_they_are)]
         changed = "; two of three made to fill two thirds and one third of the input"
     origin += changed
-    widths = Counter(_width(crop, fit) for crop in crops)
+    widths = Counter(_width(crop, resize) for crop in crops)
     return Pictures(
-        origin, [fit.apply(crop)[0] for crop in crops], dict(sorted(widths.items())), unreadable, not sources
+        origin, [resize.apply(crop)[0] for crop in crops], dict(sorted(widths.items())), unreadable, not sources
     )
 
 
@@ -106,7 +106,7 @@ def _sources(spec: Spec) -> tuple[str, list[Source]]:
     return "held out of", [Subset(one, holdout(one, spec.dataset.val_fraction)[1]) for one in train]
 
 
-def _crops(sources: Sequence[Source], fit: Fit, count: int) -> tuple[list[Image], int]:
+def _crops(sources: Sequence[Source], resize: Resize, count: int) -> tuple[list[Image], int]:
     """Return decoded crops, an equal part of each source and evenly spread over it, and how many were unreadable."""
     crops: list[Image] = []
     unreadable = 0
@@ -114,28 +114,28 @@ def _crops(sources: Sequence[Source], fit: Fit, count: int) -> tuple[list[Image]
     for source in sources:
         for index in np.unique(np.linspace(0, len(source) - 1, min(share, len(source))).astype(int)).tolist():
             try:
-                crops.append(decode(source.get(index).image, fit.channels))
+                crops.append(decode(source.get(index).image, resize.channels))
             except DataError:  # damaged, or not there
                 unreadable += 1
     return crops, unreadable
 
 
-def _width(crop: Image, fit: Fit) -> int:
+def _width(crop: Image, resize: Resize) -> int:
     """Return the width by which a picture differs from others for the model: what it fills of the input, if not all."""
     height, width = crop.shape[:2]
-    if fit.mode == "stretch":
-        return int(max(1, round(fit.height * width / height)))
-    return int(fit.bucket_width(width, height) if fit.mode == "height" else fit.valid_width(width, height))
+    if resize.mode == "stretch":
+        return int(max(1, round(resize.height * width / height)))
+    return int(resize.bucket_width(width, height) if resize.mode == "height" else resize.valid_width(width, height))
 
 
-def _few_widths(crops: Sequence[Image], fit: Fit) -> bool:
-    return len({_width(crop, fit) for crop in crops}) < WIDTHS
+def _few_widths(crops: Sequence[Image], resize: Resize) -> bool:
+    return len({_width(crop, resize) for crop in crops}) < WIDTHS
 
 
-def _narrowed(crop: Image, fit: Fit, share: float) -> Image:
+def _narrowed(crop: Image, resize: Resize, share: float) -> Image:
     """Return a crop that takes a share of the input's width, or of its own where that is less."""
     height, width = crop.shape[:2]
-    return _scaled(crop, share * min(1.0, fit.width * height / (fit.height * width)))
+    return _scaled(crop, share * min(1.0, resize.width * height / (resize.height * width)))
 
 
 def _scaled(crop: Image, scale: float) -> Image:

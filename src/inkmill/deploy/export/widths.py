@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_FITTED, _READ = "fitted/", "read/"
+_FITTED, _READ = "resized/", "read/"
 """Prefixes of the names of the two graphs."""
 
 

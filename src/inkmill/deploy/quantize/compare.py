@@ -17,7 +17,7 @@ READ_AT_ONCE = 64
 
 
 def read_all(reader: BaseReader, images: NDArray[np.uint8]) -> list[str]:
-    """Return the texts of fitted uint8 images (N, H, W, C)."""
+    """Return the texts of resized uint8 images (N, H, W, C)."""
     batches = (images[start : start + READ_AT_ONCE] for start in range(0, len(images), READ_AT_ONCE))
     return [text for batch in batches for text in reader.texts(batch)[0]]
 

@@ -142,7 +142,7 @@ def measure_ranges(model: Any, layers: Sequence[Layer], images: NDArray[np.uint8
     Args:
         model: the ModelProto.
         layers: where to look.
-        images: fitted uint8 (N, H, W, C).
+        images: resized uint8 (N, H, W, C).
     """
     import onnx
     import onnxruntime
@@ -163,7 +163,7 @@ def measure_ranges(model: Any, layers: Sequence[Layer], images: NDArray[np.uint8
 
 
 def batches_of(images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
-    """Yield fitted uint8 images (N, H, W, C) as the graph takes them, float32 (16, C, H, W), the last smaller."""
+    """Yield resized uint8 images (N, H, W, C) as the graph takes them, float32 (16, C, H, W), the last smaller."""
     for start in range(0, len(images), BATCH):
         pixels = (images[start : start + BATCH].transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
         yield np.ascontiguousarray(pixels)

@@ -1,6 +1,6 @@
 """What `quantize` reads: pictures to measure ranges on, and others to see what int8 costs.
 
-Both are fitted as in reading, without augmentation, and held in memory: some hundred and some thousand small pictures.
+Both are resized as in reading, without augmentation, and held in memory: some hundred and some thousand small pictures.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pictures:
 
     Attributes:
         name: which they are, for people.
-        images: uint8 (N, H, W, C), fitted.
+        images: uint8 (N, H, W, C), resized.
         texts: what they say, normalised; None where nobody knows.
         skipped: how many could not be decoded.
     """
@@ -84,10 +84,10 @@ def _joined(sources: Sequence[Source]) -> Source:
 def _load(source: Source, reader: BaseReader, count: int, name: str, labelled: bool) -> Pictures:
     if not len(source):
         raise DataError(f"{name}: the set is empty, and quantize reads its pictures")
-    fit = reader.fit
-    count = min(count, len(source), max(1, MOST_BYTES // (fit.height * fit.width * fit.channels)))
+    resize = reader.resize
+    count = min(count, len(source), max(1, MOST_BYTES // (resize.height * resize.width * resize.channels)))
     some = Subset(source, np.arange(count) * len(source) // count)
-    plan = LoadPlan(some, fit, batch_size=64, shuffle=False, on_bad_sample="skip", max_bad=1.0)
+    plan = LoadPlan(some, resize, batch_size=64, shuffle=False, on_bad_sample="skip", max_bad=1.0)
     images: list[NDArray[np.uint8]] = []
     texts: list[str] = []
     with make_loader(plan, workers=0) as loader:

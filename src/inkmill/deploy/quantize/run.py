@@ -46,9 +46,9 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
     with open_results(spec, "quantize") as results:
         source = given if given.suffix == ".onnx" else _export(spec, given, results.folder / "float.onnx", console)
         before = OnnxReader(source, "cpu", encryption_key=key)
-        if before.card.model.input_fit == "height":
+        if before.card.model.input_resize == "height":
             raise ConfigError(
-                f"{given}: its input width is free; quantize needs a reader with input_fit stretch or pad"
+                f"{given}: its input width is free; quantize needs a reader with input_resize stretch or pad"
             )
         model = load_graph(read_plain(source, key), str(source))
         layers = find_layers(model)

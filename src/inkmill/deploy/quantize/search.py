@@ -61,7 +61,7 @@ def search(
         ranges: of their tensors.
         open_reader: makes a reader of a graph.
         drop_of: says what a reader costs, in 0..1.
-        images: fitted uint8 (N, H, W, C); the first rank the layers.
+        images: resized uint8 (N, H, W, C); the first rank the layers.
         max_drop: the bound.
 
     Raises:

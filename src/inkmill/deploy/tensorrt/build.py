@@ -154,7 +154,7 @@ def _pictures(spec: Spec, graph: Graph, wanted: Precision) -> Pictures:
     own = spec.dataset.quant_calibration_dataset.images_dir
     folders = spec.gen_trt_engine.tensorrt.calibration.cal_image_dir or own
     if wanted == "int8" and folders and not sets:
-        return calibration_pictures(spec, graph.reader.fit)
+        return calibration_pictures(spec, graph.reader.resize)
     return choose_pictures(spec, graph.reader.card)
 
 

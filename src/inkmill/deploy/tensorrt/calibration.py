@@ -1,6 +1,6 @@
 """The ranges of numbers in a reader, for int8: measured on pictures of its own kind, and kept in a file.
 
-The pictures are fitted exactly as in reading. The file (the calibration cache) is JSON; it names the ONNX file by its
+The pictures are resized exactly as in reading. The file (the calibration cache) is JSON; it names the ONNX file by its
 SHA-256, so that ranges of another reader are never taken.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Concat, Subset, holdout, open_source
 from inkmill.data.sources.files import FileSource
 from inkmill.data.sources.find import find_images
@@ -56,7 +56,7 @@ def find_ranges(graph: Graph, spec: Spec, say: Say) -> Ranges:
             say(f"ranges of {cache}")
             return ranges
         say(f"{cache} is of another ONNX file: ranges are measured anew")
-    pictures = calibration_pictures(spec, graph.reader.fit)
+    pictures = calibration_pictures(spec, graph.reader.resize)
     ranges = measure(graph, pictures)
     lost = f" ({pictures.unreadable:,} could not be decoded)" if pictures.unreadable else ""
     say(f"ranges measured on {len(pictures.images):,} pictures of {pictures.origin}{lost}")
@@ -66,7 +66,7 @@ def find_ranges(graph: Graph, spec: Spec, say: Say) -> Ranges:
     return ranges
 
 
-def calibration_pictures(spec: Spec, fit: Fit) -> Pictures:
+def calibration_pictures(spec: Spec, resize: Resize) -> Pictures:
     """Return the pictures to measure on: cal_batch_size x cal_batches, spread evenly over the set.
 
     They come from `cal_image_dir`, else from `dataset.quant_calibration_dataset.images_dir`, else from the training set
@@ -78,12 +78,12 @@ def calibration_pictures(spec: Spec, fit: Fit) -> Pictures:
     """
     settings = spec.gen_trt_engine.tensorrt.calibration
     source, name = _source(spec)
-    most = max(1, MOST_BYTES // (fit.height * fit.width * fit.channels))
+    most = max(1, MOST_BYTES // (resize.height * resize.width * resize.channels))
     count = min(settings.cal_batch_size * settings.cal_batches, len(source), most)
     pictures = Pictures(name)
     for index in (np.arange(count) * len(source) // max(1, count)).tolist():
         try:
-            pictures.images.append(fit.apply(decode(source.get(index).image, fit.channels))[0])
+            pictures.images.append(resize.apply(decode(source.get(index).image, resize.channels))[0])
         except DataError:  # damaged, or not there
             pictures.unreadable += 1
     if not pictures.images:

@@ -103,7 +103,7 @@ def _precision(model: Any, where: str) -> Precision:
 def shapes(graph: Graph, settings: TensorRTSpec) -> Shapes:
     """Return the shapes of the optimization profile.
 
-    The batch is what the spec says; a free width goes from the narrowest input that `Fit` makes to the widest, and the
+    The batch is what the spec says; a free width goes from the narrowest input that `Resize` makes to the widest, and the
     engine is tuned for the middle.
 
     Raises:
@@ -120,7 +120,7 @@ def shapes(graph: Graph, settings: TensorRTSpec) -> Shapes:
     sizes = [one.dim_value for one in given.type.tensor_type.shape.dim[1:]]
     widths = (sizes[2],) * 3
     if sizes[2] == 0:
-        widest = graph.reader.fit.width
+        widest = graph.reader.resize.width
         narrowest = min(BUCKET_STEP, widest)
         widths = (narrowest, max(narrowest, widest // 2 // BUCKET_STEP * BUCKET_STEP), widest)
     together = [(batch, *sizes[:2], width) for batch, width in zip((least, best, most), widths, strict=True)]

@@ -12,7 +12,7 @@ from inkmill.data.augment.spec import Jpeg, load_preset, parse_ops, preset_names
 from inkmill.data.augment.table import Table
 from inkmill.data.loaders.dali.augment import apply_dali
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 pytest.importorskip("nvidia.dali")
 pytestmark = pytest.mark.dali
@@ -46,7 +46,7 @@ OPS = [
 def pictures(captchas: Path) -> dict[int, np.ndarray]:
     files = sorted((captchas / "images").iterdir())[:24]
     return {
-        channels: np.stack([Fit(HEIGHT, WIDTH, channels).apply(decode(f.read_bytes(), channels))[0] for f in files])
+        channels: np.stack([Resize(HEIGHT, WIDTH, channels).apply(decode(f.read_bytes(), channels))[0] for f in files])
         for channels in (1, 3)
     }
 

@@ -15,7 +15,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali")
@@ -60,7 +60,7 @@ def plan(captcha_plan: Callable[..., LoadPlan], tmp_path_factory: pytest.TempPat
         image = decode(captchas.get(index).image, 3)[:, :, ::-1]
         (folder / name).write_bytes(cv2.imencode(".jpg", image)[1].tobytes())
     return lambda **changes: LoadPlan(
-        CaptchaSource(folder, captchas.names), **({"fit": Fit(32, 64, 3), "batch_size": 8, "seed": 3} | changes)
+        CaptchaSource(folder, captchas.names), **({"resize": Resize(32, 64, 3), "batch_size": 8, "seed": 3} | changes)
     )
 
 
@@ -69,7 +69,7 @@ def plan(captcha_plan: Callable[..., LoadPlan], tmp_path_factory: pytest.TempPat
 def test_an_op_shows_what_opencv_shows(
     captcha_plan: Callable[..., LoadPlan], channels: Any, op: dict[str, Any], mean: float, largest: int
 ) -> None:
-    images = next(iter(make_loader(captcha_plan(fit=Fit(32, 128, channels), batch_size=64)))).images
+    images = next(iter(make_loader(captcha_plan(resize=Resize(32, 128, channels), batch_size=64)))).images
     table = Augmentation(parse_ops([op])).draw(3, 5, np.arange(64), 32, 128)
     difference = np.abs(apply_dali(images, table, "gpu").astype(int) - apply_cv(images, table))
     assert difference.mean() <= mean
@@ -82,7 +82,7 @@ def test_an_op_shows_what_opencv_shows(
 def test_fitted_pictures_are_those_of_opencv(
     plan: Callable[..., LoadPlan], decoder: Any, augment: Any, mode: Any, channels: Any
 ) -> None:
-    inline = make_loader(plan(fit=Fit(32, 160, channels, mode)))
+    inline = make_loader(plan(resize=Resize(32, 160, channels, mode)))
     with DaliLoader(inline.plan, decoder, augment, device_id=0) as dali:
         for batch, expected in zip(dali, inline, strict=True):
             assert batch.images.device == torch.device("cuda:0")

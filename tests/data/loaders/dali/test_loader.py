@@ -18,7 +18,7 @@ from inkmill.data.augment import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit, FitMode
+from inkmill.data.pipeline.resize import Resize, ResizeMode
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
 
@@ -52,7 +52,7 @@ def crops(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> CaptchaSo
 @pytest.fixture(scope="module")
 def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
     def planned(source: CaptchaSource = crops, **changes: Any) -> LoadPlan:
-        return LoadPlan(source, **({"fit": Fit(32, 96, 3), "batch_size": 8, "seed": 3} | changes))
+        return LoadPlan(source, **({"resize": Resize(32, 96, 3), "batch_size": 8, "seed": 3} | changes))
 
     return planned
 
@@ -97,9 +97,9 @@ def assert_same_samples(batch: Batch, expected: Batch) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 def test_fitted_pictures_are_those_of_opencv_within_rounding(
-    plan: Callable[..., LoadPlan], mode: FitMode, channels: Any
+    plan: Callable[..., LoadPlan], mode: ResizeMode, channels: Any
 ) -> None:
-    wanted = plan(fit=Fit(32, 160, channels, mode))
+    wanted = plan(resize=Resize(32, 160, channels, mode))
     inline = make_loader(wanted)
     with DaliLoader(inline.plan, threads=1) as dali:
         for batch, expected in zip(dali, inline, strict=True):
@@ -111,7 +111,7 @@ def test_fitted_pictures_are_those_of_opencv_within_rounding(
 
 @pytest.mark.parametrize("mode", ["stretch", "pad"])
 def test_large_pictures_are_halved_as_often_as_by_opencv(
-    plan: Callable[..., LoadPlan], crops: CaptchaSource, tmp_path: Path, mode: FitMode
+    plan: Callable[..., LoadPlan], crops: CaptchaSource, tmp_path: Path, mode: ResizeMode
 ) -> None:
     (tmp_path / "images").mkdir()
     names = crops.names[:12]
@@ -119,7 +119,7 @@ def test_large_pictures_are_halved_as_often_as_by_opencv(
         image = decode((crops.folder / name).read_bytes(), 3)[:, :, ::-1]
         large = cv2.resize(image, (90 + number * 130, 40 + number * 40), interpolation=cv2.INTER_CUBIC)
         (tmp_path / name).write_bytes(cv2.imencode(".jpg", large)[1].tobytes())
-    wanted = plan(CaptchaSource(tmp_path, names), fit=Fit(32, 96, 3, mode))
+    wanted = plan(CaptchaSource(tmp_path, names), resize=Resize(32, 96, 3, mode))
     with DaliLoader(wanted, threads=1) as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert_same_samples(batch, expected)

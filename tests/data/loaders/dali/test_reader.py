@@ -18,7 +18,7 @@ from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Concat, ShardSource, Subset, open_source
 from inkmill.data.types import Batch, Source
 from inkmill.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.dali
 
 from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
 
-FIT = Fit(32, 64, 3)
+FIT = Resize(32, 64, 3)
 STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
 
 
@@ -54,7 +54,7 @@ def shards(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> ShardSou
 @pytest.fixture
 def plan(shards: ShardSource) -> Callable[..., LoadPlan]:
     def planned(source: Source = shards, **changes: Any) -> LoadPlan:
-        return LoadPlan(source, **({"fit": FIT, "batch_size": 8, "seed": 3} | changes))
+        return LoadPlan(source, **({"resize": FIT, "batch_size": 8, "seed": 3} | changes))
 
     return planned
 
@@ -81,9 +81,9 @@ def test_each_picture_has_its_own_target_key_and_numbers(plan: Callable[..., Loa
         for batch in loader:
             assert batch.keys == [shards.key(i) for i in batch.index]
             assert batch.targets == [shards.target(i) for i in batch.index]
-            fitted = [FIT.apply(decode(shards.image(i), 3))[0] for i in batch.index]
+            resized = [FIT.apply(decode(shards.image(i), 3))[0] for i in batch.index]
             table = STRONG.draw(3, 0, batch.index, 32, 64)
-            expected = apply_cv(np.stack(fitted), table)
+            expected = apply_cv(np.stack(resized), table)
             assert np.abs(batch.images.astype(int) - expected).mean() < 0.6
 
 
@@ -184,7 +184,7 @@ def test_a_shard_that_shrank_is_one_sentence(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"fit": Fit(32, 64, 3, "height"), "bucket_widths": np.full(67, 64)}, "cannot sort pictures by width"),
+        ({"resize": Resize(32, 64, 3, "height"), "bucket_widths": np.full(67, 64)}, "cannot sort pictures by width"),
         ({"keep": CacheConfig("ram")}, "would read again what is kept"),
         ({"rank": 0, "world_size": 99}, "needs a sample for each of 99 ranks"),
     ],

@@ -20,7 +20,7 @@ from inkmill.data.augment import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import DataError
 
 pytest.importorskip("nvidia.dali")
@@ -51,7 +51,7 @@ def crops(captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> CaptchaSo
 def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
     def planned(source: Any = crops, **changes: Any) -> LoadPlan:
         return LoadPlan(
-            source, **({"fit": Fit(32, 96, 3), "batch_size": 8, "seed": 3, "augmentation": STRONG} | changes)
+            source, **({"resize": Resize(32, 96, 3), "batch_size": 8, "seed": 3, "augmentation": STRONG} | changes)
         )
 
     return planned
@@ -66,7 +66,7 @@ def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
     [
         {},
         {"engine": "none"},
-        {"fit": Fit(32, 160, 1, "height")},
+        {"resize": Resize(32, 160, 1, "height")},
         {"keep": CacheConfig("ram")},
     ],
     ids=["augmented", "changes left", "buckets", "kept"],
@@ -145,7 +145,7 @@ def test_a_bug_comes_back_with_its_traceback(plan: Callable[..., LoadPlan], crop
 def test_a_batch_larger_than_its_memory_passes_through_the_pipe(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inkmill.data.loaders.dali.workers.slot_bytes", lambda plan, feed, fitted: 20_000)
+    monkeypatch.setattr("inkmill.data.loaders.dali.workers.slot_bytes", lambda plan, feed, resized: 20_000)
     with fed_by(plan(), 1) as loader, fed_by(plan(), 0) as other:
         assert snapshot(loader) == snapshot(other)
         assert any("pass through a pipe" in note for note in loader.stats.notes)

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from inkmill.data.augment.random_numbers import row_states
 from inkmill.data.loaders.dali.columns import Columns, columns_of
 from inkmill.data.loaders.dali.reader import DaliReader
-from inkmill.data.loaders.dali.resize import Sizes, dali_decodes, files, fit_columns, netpbm
+from inkmill.data.loaders.dali.resize import Sizes, dali_decodes, files, netpbm, resize_columns
 from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.image_header import read_header
-from inkmill.data.pipeline.targets import fit_target, has_polygons, move_targets, refuse_polygons
+from inkmill.data.pipeline.targets import has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.sources.base import reading
 from inkmill.data.types import Batch, Sample, in_a_row
 from inkmill.errors import DataError
@@ -64,7 +64,7 @@ class DaliFeed:
         plan: what to load.
         store: the cached pictures, or None.
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
-        fitted: whether pictures go in decoded and fitted.
+        resized: whether pictures go in decoded and resized.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
         sizes: int32 (N, 3), where sizes are remembered, all zero at first; shared where several feeds are at work.
     """
@@ -74,11 +74,11 @@ class DaliFeed:
         plan: LoadPlan,
         cache: ImageCache | None,
         blocked: NDArray[Any],
-        fitted: bool,
+        resized: bool,
         reader: DaliReader | None = None,
         sizes: Sizes | None = None,
     ) -> None:
-        self._plan, self._blocked, self._fitted, self._reader = plan, blocked, fitted, reader
+        self._plan, self._blocked, self._resized, self._reader = plan, blocked, resized, reader
         self._order = plan.order() if reader is None else reader
         self._augments = plan.engine != "none"
         unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
@@ -95,7 +95,7 @@ class DaliFeed:
             buffer: uint8, at least `plan.batch_bytes` long; pictures that are decoded here are written to its start.
         """
         try:
-            if not (careful or self._fitted):
+            if not (careful or self._resized):
                 try:
                     return self._encoded(epoch, number)
                 except (DataError, OSError):
@@ -115,7 +115,7 @@ class DaliFeed:
         index = wanted[good]
         if not len(index):
             return self._decoded(epoch, number, True, None)
-        width = plan.fit.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
+        width = plan.resize.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
         with clock.whole("read"):
             samples = self._samples(epoch, number, good, index)
         with clock.whole("decode"):  # of what DALI is not given, and of headers
@@ -130,12 +130,12 @@ class DaliFeed:
         made = Made(batch, [], len(wanted) - len(index), 0, 0)
         if has_polygons(batch.targets):
             pairs = ((sample.target, image_size(sample.image)) for sample in samples)
-            batch.targets = [fit_target(target, plan.fit, size, made.regions) for target, size in pairs]
+            batch.targets = [resize_target(target, plan.resize, size, made.regions) for target, size in pairs]
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
         with clock.whole("augment"):
             if plan.numbers is not None and has_polygons(batch.targets):
-                table = plan.numbers.draw(plan.seed, epoch, index, plan.fit.height, width)
+                table = plan.numbers.draw(plan.seed, epoch, index, plan.resize.height, width)
                 batch.targets = move_targets(batch.targets, table, made.regions)
             columns = self._columns(epoch, files(images), sizes, width, index)
         made.stages = clock.seconds()
@@ -159,14 +159,14 @@ class DaliFeed:
         return images, sizes
 
     def _image(self, data: bytes, width: int) -> tuple[bytes, tuple[int, int, int]]:
-        header, fit = read_header(data), self._plan.fit
-        if fit.bucket_width(*header.upright_size) != width:
+        header, resize = read_header(data), self._plan.resize
+        if resize.bucket_width(*header.upright_size) != width:
             raise DataError("this image belongs into another bucket")  # BatchMaker finds the words
-        if dali_decodes(data, header, fit):
+        if dali_decodes(data, header, resize):
             across, down = header.upright_size
-            return data, (down, across, fit.valid_width(across, down))
-        image, valid = fit.apply(decode(data, fit.channels))
-        return netpbm(image[:, :valid]), (fit.height, valid, valid)
+            return data, (down, across, resize.valid_width(across, down))
+        image, valid = resize.apply(decode(data, resize.channels))
+        return netpbm(image[:, :valid]), (resize.height, valid, valid)
 
     def _decoded(self, epoch: int, number: int, careful: bool, buffer: NDArray[np.uint8] | None) -> Fed:
         """Make a batch as the other loaders do, all but its augmentation."""
@@ -181,34 +181,36 @@ class DaliFeed:
 
     def _pixels(self, images: NDArray[np.uint8], widths: NDArray[np.int32]) -> tuple[Any, Sizes, int]:
         sizes = np.stack([np.full_like(widths, images.shape[1]), widths, widths], axis=1)
-        if self._fitted:
+        if self._resized:
             return images, sizes, images.shape[2]
         bitmaps = [netpbm(image[:, :width]) for image, width in zip(images, widths, strict=True)]
         return files(bitmaps), sizes, images.shape[2]
 
     def _nothing(self) -> tuple[Any, Sizes, int]:
         """Return one black picture: DALI takes no empty batch."""
-        fit = self._plan.fit
-        black = np.zeros((1, fit.height, fit.width, fit.channels), np.uint8)
-        return self._pixels(black, np.array([fit.width], np.int32))
+        resize = self._plan.resize
+        black = np.zeros((1, resize.height, resize.width, resize.channels), np.uint8)
+        return self._pixels(black, np.array([resize.width], np.int32))
 
     def _columns(self, epoch: int, images: Any, sizes: Sizes, width: int, index: Index | None) -> Columns:
         plan = self._plan
         columns: Columns = {"images": images}
-        if not self._fitted:
-            columns |= fit_columns(sizes, plan.fit, width)
+        if not self._resized:
+            columns |= resize_columns(sizes, plan.resize, width)
         rows = np.zeros(1, np.int64) if index is None else index
         if plan.pipeline is not None:
             columns["states"] = row_states(plan.seed, epoch, rows)[:, None]
         elif plan.numbers is not None and self._augments:
-            columns |= columns_of(plan.numbers.draw(plan.seed, epoch, rows, plan.fit.height, width), plan.fit.channels)
+            columns |= columns_of(
+                plan.numbers.draw(plan.seed, epoch, rows, plan.resize.height, width), plan.resize.channels
+            )
         return columns
 
     def columns_for(self, index: Index) -> Columns:
         """Return what the inputs of some samples would be if their pictures had the input's size; without these."""
-        fit = self._plan.fit
-        sizes = np.tile(np.array([fit.height, fit.width, fit.width], np.int32), (len(index), 1))
-        return self._columns(0, np.empty(0, np.uint8), sizes, fit.width, index)
+        resize = self._plan.resize
+        sizes = np.tile(np.array([resize.height, resize.width, resize.width], np.int32), (len(index), 1))
+        return self._columns(0, np.empty(0, np.uint8), sizes, resize.width, index)
 
     def names(self) -> list[str]:
         """Return the names of the inputs, which are the same for every batch."""

@@ -1,6 +1,6 @@
 """The graph of a DALI loader: decode, fit, augment, each on the device that was asked for.
 
-    encoded --decode--> picture --(halve, resize)--> fitted --(repeat last column)--> padded --> augmented
+    encoded --decode--> picture --(halve, resize)--> resized --(repeat last column)--> padded --> augmented
 
 Everything that differs between samples comes in as an input, so the graph holds no random operator and no state.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from inkmill.data.loaders.dali.augment import DaliEngine, DaliPython, Device, Node
 from inkmill.data.loaders.dali.resize import HALVINGS
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 PREFETCH = 2
 """Batches that DALI works ahead."""
@@ -25,7 +25,7 @@ class Placement:
     """Where the stages run.
 
     Attributes:
-        decode: "cpu"; "mixed" for NVIDIA's JPEG decoder; "host" where pictures come in decoded and fitted.
+        decode: "cpu"; "mixed" for NVIDIA's JPEG decoder; "host" where pictures come in decoded and resized.
         augment: "cpu" or "gpu": what follows decoding.
         device_id: number of the GPU on which batches end; None for NumPy arrays, and no GPU at all.
         threads: of DALI's, for what runs on the CPU.
@@ -41,7 +41,7 @@ def build_pipeline(
     source: Callable[[], tuple[Any, ...]],
     names: list[str],
     batch_size: int,
-    fit: Fit,
+    resize: Resize,
     engine: DaliEngine | DaliPython | None,
     placement: Placement,
 ) -> Any:
@@ -49,9 +49,9 @@ def build_pipeline(
 
     Args:
         source: called for each batch; returns one value for each of `names`.
-        names: of the inputs; the first is the images, encoded (1-D) or fitted (HWC).
+        names: of the inputs; the first is the images, encoded (1-D) or resized (HWC).
         batch_size: rows in the largest batch.
-        fit: how pictures are fitted.
+        resize: how pictures are resized.
         engine: what augments, or None.
         placement: where the stages run.
     """
@@ -64,12 +64,12 @@ def build_pipeline(
             source=source, num_outputs=len(names), layout=["HWC" if host else ""] + [""] * (len(names) - 1)
         )
         columns = {name: inputs[position] for position, name in enumerate(names)}
-        images = inputs[0] if host else _decode(inputs[0], fit.channels, placement.decode)
+        images = inputs[0] if host else _decode(inputs[0], resize.channels, placement.decode)
         if placement.augment == "gpu":
             images = images.gpu()
         if not host:
-            images = _fit(images, columns, fit, placement.augment)
-            if fit.mode != "stretch":
+            images = _resize(images, columns, resize, placement.augment)
+            if resize.mode != "stretch":
                 images = _pad(images, columns)
         if engine is not None:
             images = engine.apply(images, columns)
@@ -146,24 +146,24 @@ def _decode(encoded: Node, channels: int, device: str) -> Node:
     return fn.decoders.image(encoded, device=device, output_type=colours, jpeg_fancy_upsampling=True, **options)
 
 
-def _fit(images: Node, columns: dict[str, Node], fit: Fit, device: Device) -> Node:
+def _resize(images: Node, columns: dict[str, Node], resize: Resize, device: Device) -> Node:
     if columns["halved"]:
         images = _halve(images, columns["halves"], columns["halvings"], 0, device)
-    size = (fit.height, fit.width) if fit.mode == "stretch" else columns["valid"]
-    return _resize(images, size, columns["scale"], device)
+    size = (resize.height, resize.width) if resize.mode == "stretch" else columns["valid"]
+    return _resize_to(images, size, columns["scale"], device)
 
 
 def _halve(images: Node, halves: Node, halvings: Node, step: int, device: Device) -> Node:
     """Halve what needs it; each step is inside the one before, since a condition costs by the rows that meet it."""
     size, scale = halves[3 * step : 3 * step + 2], halvings[3 * step : 3 * step + 3]
-    images = _resize(images, size, scale, device)
+    images = _resize_to(images, size, scale, device)
     if step + 1 < HALVINGS:  # noqa: SIM102 - the first `if` is Python's, the second is of the graph
         if halves[3 * step + 5] > 0:
             images = _halve(images, halves, halvings, step + 1, device)
     return images
 
 
-def _resize(images: Node, size: Any, scale: Node, device: Device) -> Node:
+def _resize_to(images: Node, size: Any, scale: Node, device: Device) -> Node:
     from nvidia.dali import fn
 
     if device == "gpu":

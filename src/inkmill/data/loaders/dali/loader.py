@@ -34,13 +34,13 @@ class DaliLoader(Loader):
     """Loads with NVIDIA DALI.
 
     Images come as uint8 BHWC: with `device_id` a torch tensor on that GPU, in order with the current stream; without, a
-    NumPy array. Where the plan keeps pictures, they are decoded and fitted as for every other loader, and DALI only
+    NumPy array. Where the plan keeps pictures, they are decoded and resized as for every other loader, and DALI only
     augments.
 
     Args:
         plan: what to load; its `engine` "cv" means DALI here, "none" leaves augmentation to the consumer.
         decode: "cpu", or "mixed" for NVIDIA's JPEG decoder on the GPU.
-        augment: "cpu" or "gpu": where images are fitted and augmented.
+        augment: "cpu" or "gpu": where images are resized and augmented.
         device_id: number of the GPU on which batches end; None uses no GPU.
         threads: of DALI's; 0 takes as many as there are cores.
         reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
@@ -105,7 +105,7 @@ class DaliLoader(Loader):
         plan = self.plan
         try:
             self._pipeline = build_pipeline(
-                self._ahead, self._feed.names(), plan.batch_size, plan.fit, self._engine(), self._placement
+                self._ahead, self._feed.names(), plan.batch_size, plan.resize, self._engine(), self._placement
             )
         except RuntimeError as error:  # no driver, or too old a one, or no memory left
             raise ConfigError(f"DALI does not start here: {reason_of(error)} (set dataset.loader=workers)") from error
@@ -116,8 +116,8 @@ class DaliLoader(Loader):
             return DaliPython(plan.pipeline)
         if plan.numbers is None or plan.engine == "none":
             return None
-        largest = plan.fit.height * plan.fit.width * plan.fit.channels
-        return DaliEngine(plan.numbers.layout, plan.fit.channels, largest, self._placement.augment)
+        largest = plan.resize.height * plan.resize.width * plan.resize.channels
+        return DaliEngine(plan.numbers.layout, plan.resize.channels, largest, self._placement.augment)
 
     def _next(self) -> Made:
         while True:

@@ -115,8 +115,8 @@ class DaliReader:
 
 def _check(plan: LoadPlan) -> None:
     instead = "use dali_reader=ours"
-    if plan.fit.mode == "height":
-        raise ConfigError(f"DALI's reader cannot sort pictures by width: use input_fit=pad, or {instead}")
+    if plan.resize.mode == "height":
+        raise ConfigError(f"DALI's reader cannot sort pictures by width: use input_resize=pad, or {instead}")
     if plan.cache.tier != "none":
         raise ConfigError(f"DALI's reader would read again what is kept: use cache=none, or {instead}")
     if len(plan.source) < plan.world_size:

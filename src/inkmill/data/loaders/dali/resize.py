@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from inkmill.data.loaders.dali.columns import Columns
 from inkmill.data.pipeline.decode import MAX_PIXELS
 from inkmill.data.pipeline.image_header import ImageHeader
-from inkmill.data.pipeline.resize import Fit
+from inkmill.data.pipeline.resize import Resize
 
 HALVINGS = 3
-"""Steps of `fit.resize` before its last that the graph has; an image that shrinks more than 16 times is fitted here."""
+"""Steps of `fit.resize` before its last that the graph has; an image that shrinks more than 16 times is resized here."""
 
 _MAX_SHRINK = 2 ** (HALVINGS + 1)
 _JPEG_END = b"\xff\xd9"
@@ -24,16 +24,16 @@ Sizes = NDArray[np.int32]
 """(B, 3): rows and columns of each decoded image, and how many columns of the input it fills."""
 
 
-def dali_decodes(data: bytes, header: ImageHeader, fit: Fit) -> bool:
+def dali_decodes(data: bytes, header: ImageHeader, resize: Resize) -> bool:
     """Return whether DALI gives the same pixels as `inkmill.data.pipeline.decode`; the others are decoded here.
 
     Left out are formats other than JPEG and PNG, transparency (DALI drops it), print colours, images that shrink more
     than sixteen times, are too large, or look cut short (`decode` knows how to say so; a pipeline dies of it).
     """
     width, height = header.upright_size
-    if width * height > MAX_PIXELS or width > _MAX_SHRINK * fit.valid_width(width, height):
+    if width * height > MAX_PIXELS or width > _MAX_SHRINK * resize.valid_width(width, height):
         return False
-    if height > _MAX_SHRINK * fit.height:
+    if height > _MAX_SHRINK * resize.height:
         return False
     if header.format == "JPEG":
         return header.components in (1, 3) and data.rfind(_JPEG_END, header.body) >= 0
@@ -62,7 +62,7 @@ def files(images: list[bytes]) -> Any:
     return np.frombuffer(b"".join(image.ljust(longest, b"\0") for image in images), np.uint8).reshape(-1, longest)
 
 
-def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
+def resize_columns(sizes: Sizes, resize: Resize, width: int) -> Columns:
     """Return the graph's inputs that fit a batch: the sizes that `inkmill.data.pipeline.resize.resize` goes through.
 
     "halves" has three numbers for each step before the last: rows, columns, and whether the image takes this step.
@@ -71,11 +71,11 @@ def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
 
     Args:
         sizes: of the decoded images.
-        fit: how they are fitted.
+        resize: how they are resized.
         width: columns of the batch, padding included.
     """
     count, size = len(sizes), sizes[:, :2]
-    valid = np.stack([np.full_like(sizes[:, 2], fit.height), sizes[:, 2]], axis=1)
+    valid = np.stack([np.full_like(sizes[:, 2], resize.height), sizes[:, 2]], axis=1)
     halves, halvings = np.zeros((count, HALVINGS, 3), np.float32), np.zeros((count, HALVINGS, 3, 3), np.float32)
     for step in range(HALVINGS):
         too_large = size > 2 * valid
@@ -89,10 +89,10 @@ def fit_columns(sizes: Sizes, fit: Fit, width: int) -> Columns:
         "halvings": halvings.reshape(count, -1, 3),
         "scale": _scale(size, valid),
     }
-    if fit.mode != "stretch":
+    if resize.mode != "stretch":
         columns["valid"] = valid.astype(np.float32)
         columns["padded"] = valid[:, 1] < width
-        columns["full"] = np.tile(np.array([fit.height, width], np.float32), (count, 1))
+        columns["full"] = np.tile(np.array([resize.height, width], np.float32), (count, 1))
     return columns
 
 

@@ -40,14 +40,14 @@ class FeedJob:
 
     Attributes:
         plan: what to load.
-        fitted: whether pictures go in decoded and fitted.
+        resized: whether pictures go in decoded and resized.
         slot_bytes: room for a batch.
         blocked, store: see WorkerFeeders.
         sizes: shared bytes, int32 (N, 3); see DaliFeed.
     """
 
     plan: LoadPlan
-    fitted: bool
+    resized: bool
     slot_bytes: int
     blocked: Arena
     sizes: Arena
@@ -58,7 +58,7 @@ class FeedJob:
         count = len(self.plan.source)
         known = np.frombuffer(self.sizes.buffer, np.int32)[: 3 * count].reshape(count, 3)
         blocked = np.frombuffer(self.blocked.buffer, np.uint8)
-        feed = DaliFeed(self.plan, self.cache, blocked, self.fitted, sizes=known)
+        feed = DaliFeed(self.plan, self.cache, blocked, self.resized, sizes=known)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> Any:
             epoch, number, careful = task
@@ -84,7 +84,7 @@ class WorkerFeeders:
         store: the cached pictures, or None.
         blocked: shared bytes, one a sample; see DaliFeed.
         feed: the same feed in this process, which is asked how large a batch is.
-        fitted: whether pictures go in decoded and fitted.
+        resized: whether pictures go in decoded and resized.
         count: how many.
         notes: gets a sentence for each limit that was met.
     """
@@ -95,13 +95,13 @@ class WorkerFeeders:
         cache: ImageCache | None,
         blocked: Arena,
         feed: DaliFeed,
-        fitted: bool,
+        resized: bool,
         count: int,
         notes: list[str],
     ) -> None:
         sizes = shared.allocate(12 * len(plan.source))
         self._feed, self._notes = feed, notes
-        self._pool = Pool(FeedJob(plan, fitted, slot_bytes(plan, feed, fitted), blocked, sizes, cache), count)
+        self._pool = Pool(FeedJob(plan, resized, slot_bytes(plan, feed, resized), blocked, sizes, cache), count)
 
     def make_all(self, tasks: Iterator[Task]) -> Generator[Fed, None, None]:
         """See Feeders."""
@@ -127,12 +127,12 @@ class WorkerFeeders:
         self._pool.close()
 
 
-def slot_bytes(plan: LoadPlan, feed: DaliFeed, fitted: bool) -> int:
+def slot_bytes(plan: LoadPlan, feed: DaliFeed, resized: bool) -> int:
     """Return how much shared memory a batch needs: by some samples from all over the source, and half as much again."""
     rows = np.unique(np.linspace(0, len(plan.source) - 1, _LOOKED_AT).astype(np.int64))
     columns = sum(_bytes(column) for column in feed.columns_for(rows).values()) * plan.batch_size // len(rows)
-    pictures = plan.batch_bytes if fitted else 0
-    encoded = 0 if fitted else max(map(_encoded_bytes, [plan.source] * len(rows), rows.tolist())) * plan.batch_size
+    pictures = plan.batch_bytes if resized else 0
+    encoded = 0 if resized else max(map(_encoded_bytes, [plan.source] * len(rows), rows.tolist())) * plan.batch_size
     return pictures + (columns + encoded) * 3 // 2 + 2**16
 
 
