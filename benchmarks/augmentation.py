@@ -19,7 +19,7 @@ from functools import partial
 import cv2
 import numpy as np
 
-from inkmill.data.augment import Augmentation, Table, apply_cv
+from inkmill.data.augment import Augmentation, AugmentParams, apply_cv
 from inkmill.data.augment.spec import load_preset, preset_names
 
 HELD = 100_000
@@ -63,7 +63,7 @@ def main() -> None:
         from_device_memory(f"augment_torch {preset}", augmentation, images)
 
 
-def on_gpu(what: str, images: np.ndarray, table: Table) -> None:
+def on_gpu(what: str, images: np.ndarray, table: AugmentParams) -> None:
     """Measure the torch engine, compiled and not, where there is a GPU."""
     import torch
 

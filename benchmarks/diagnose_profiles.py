@@ -131,7 +131,7 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
         "why": found.plan.why,
         "facts": asdict(found.facts),
         "notes": found.notes,
-        "phases": found.phases,
+        "phases": found.timings,
     }
 
 

@@ -33,7 +33,7 @@ from inkmill.deploy.export.onnx import export
 from inkmill.deploy.export.pictures import Pictures, choose_pictures
 from inkmill.errors import InkmillError
 from inkmill.files import write_json_atomic, write_text_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.nn.backbones import BACKBONES
 from inkmill.runtime.torch_reader import to_input
@@ -77,7 +77,7 @@ def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
     spec = load_spec(None, [f"results_dir={folder}", f"export.precision={args.precision}"])
     spec.export.checkpoint = str(folder / "reader.safetensors")
     spec.evaluate.test = [SourceSpec(path=path) for path in args.crops_from]
-    card = ReaderCard(model=ModelSpec.model_validate(model), charset=CHARSET, max_label_length=LONGEST)
+    card = ModelHeader(model=ModelSpec.model_validate(model), charset=CHARSET, max_label_length=LONGEST)
     torch.manual_seed(0)
     recognizer = build_recognizer(card.model, card.codec().num_classes, LONGEST)
     seconds = 2 * widen(recognizer, choose_pictures(spec, card, PROBES))  # ONNX Runtime needs about as long

@@ -85,12 +85,12 @@ def _made(folder: Path) -> Path:
     from inkmill.config.load import load_spec
     from inkmill.config.model import ModelSpec
     from inkmill.deploy.export.onnx import export
-    from inkmill.modelfile.header import ReaderCard
+    from inkmill.modelfile.header import ModelHeader
     from inkmill.modelfile.torch_file import save_reader
     from inkmill.tasks.recognition.model import build_recognizer
 
     spec = ModelSpec(backbone="Tiny", input_width=64, hidden_size=32)
-    card = ReaderCard(model=spec, charset=list("0123456789"), max_label_length=6)
+    card = ModelHeader(model=spec, charset=list("0123456789"), max_label_length=6)
     save_reader(folder / "reader.safetensors", build_recognizer(spec, 11, 6).state_dict(), card)
     settings = [f"export.checkpoint={folder / 'reader.safetensors'}", "export.probabilities=true"]
     export(load_spec(None, [*settings, f"results_dir={folder / 'results'}"]))

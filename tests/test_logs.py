@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from inkmill.logs import kept_back
+from inkmill.logs import silence_logging
 
 
 def test_messages_are_kept_back_up_to_a_level_and_for_as_long_as_the_block_runs(
@@ -13,10 +13,10 @@ def test_messages_are_kept_back_up_to_a_level_and_for_as_long_as_the_block_runs(
     log = logging.getLogger("some.library")
 
     def talk_and_fail() -> None:
-        with kept_back(logging.INFO):
+        with silence_logging(logging.INFO):
             log.info("about itself")
             log.warning("about the user's data")
-            with kept_back(logging.DEBUG):
+            with silence_logging(logging.DEBUG):
                 log.info("about itself again")
             raise ValueError
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def kept_back(level: int) -> Iterator[None]:
+def silence_logging(level: int) -> Iterator[None]:
     """Keep back all log messages up to a level of `logging`, for as long as the block runs."""
     before = logging.root.manager.disable
     logging.disable(max(before, level))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from time import perf_counter
 
-PHASES = ("loader", "forward", "decode", "metric", "ranks")
+TIMINGS = ("loader", "forward", "decode", "metric", "ranks")
 """Waiting for batches; the model; between classes and texts, both ways; scoring; waiting for the other GPUs."""
 
 
-class Phases:
+class Timings:
     """A stopwatch whose laps have names.
 
     Attributes:
@@ -20,7 +20,7 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(TIMINGS, 0.0)
         self._last = perf_counter()
 
     def start(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inkmill.data.types import Labels, Target, Text, Texts, in_a_row
+from inkmill.data.types import Labels, Target, Text, Texts, as_targets
 
 
 def test_texts_are_a_sequence_of_targets() -> None:
@@ -22,6 +22,6 @@ def test_texts_are_a_sequence_of_targets() -> None:
 
 @pytest.mark.parametrize("targets", [[], [Text("a")], [Text("a"), Labels(("x",))], [Labels(())]])
 def test_targets_stay_what_they_are(targets: list[Target]) -> None:
-    row = in_a_row(iter(targets))
+    row = as_targets(iter(targets))
     assert row == targets
     assert isinstance(row, Texts) == (targets == [Text("a")])

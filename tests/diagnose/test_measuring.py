@@ -24,7 +24,7 @@ from inkmill.data.types import Batch  # noqa: E402
 from inkmill.diagnose.facts import Stages  # noqa: E402
 from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
 from inkmill.diagnose.look_around import measure_workers  # noqa: E402
-from inkmill.diagnose.rig import Rig, for_ever  # noqa: E402
+from inkmill.diagnose.rig import StepHarness, for_ever  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.diagnose.sample import Sampled, enough_to_try, take_sample  # noqa: E402
 from inkmill.diagnose.stages import measure_stages  # noqa: E402
@@ -78,7 +78,7 @@ def test_what_noise_leaves_open_is_measured_again(
     turns: int,
     states: set[str],
 ) -> None:
-    rig = Rig(spec_of(), sampled(spec_of(), captchas).prepared)
+    rig = StepHarness(spec_of(), sampled(spec_of(), captchas).prepared)
 
     def measured(windows: Mapping[str, Callable[[], float]], rounds: Rounds) -> dict[str, list[float]]:
         for window in (*windows.values(), *windows.values()):
@@ -96,7 +96,7 @@ def test_what_noise_leaves_open_is_measured_again(
 
 def test_the_rig_trains_and_cached_batches_are_the_real_ones(spec_of: Callable[..., Spec], captchas: Path) -> None:
     found = sampled(spec_of("dataset.augmentation.preset=captcha"), captchas)
-    rig = Rig(spec_of("dataset.augmentation.preset=captcha"), found.prepared)
+    rig = StepHarness(spec_of("dataset.augmentation.preset=captcha"), found.prepared)
     before = [parameter.clone() for parameter in rig.loop.model.parameters()]
     with rig.open_real() as loader:
         real = next(iter(loader))
@@ -115,7 +115,7 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
 ) -> None:
     spec = spec_of()
     found = sampled(spec, captchas)
-    rig = Rig(spec, found.prepared, batches=1)
+    rig = StepHarness(spec, found.prepared, batches=1)
     loop = rig.loop
     rig.close()
     before = [parameter.clone() for parameter in loop.model.parameters()]
@@ -169,7 +169,7 @@ def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..
     for file in sorted((some / "images").iterdir())[:3]:
         file.write_bytes(b"no image")
     spec = spec_of("dataset.augmentation.preset=captcha", "model.input_channel=3")
-    rig = Rig(spec, take_sample(spec, some_source, lambda line: None).prepared)
+    rig = StepHarness(spec, take_sample(spec, some_source, lambda line: None).prepared)
     found = measure_stages(rig, 0.2)
     assert set(found.times) == {"read", "decode", "resize", "draw", "augment", "kept", "collate"}
     assert all(time.mean >= 0 for time in found.times.values())
@@ -182,7 +182,7 @@ def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..
 
 def test_inputs_of_free_width_have_stages_too(spec_of: Callable[..., Spec], captchas: Path) -> None:
     spec = spec_of("model.input_resize=height", "model.input_width=256", "dataset.augmentation.preset=captcha")
-    rig = Rig(spec, sampled(spec, captchas).prepared)
+    rig = StepHarness(spec, sampled(spec, captchas).prepared)
     assert "augment" in measure_stages(rig, 0.1).times
     rig.close()
 

@@ -7,11 +7,11 @@ import pytest
 
 from inkmill.config.model import ModelSpec
 from inkmill.errors import ModelFileError
-from inkmill.modelfile.header import FORMAT, ReaderCard
+from inkmill.modelfile.header import FORMAT, ModelHeader
 
 
-def card() -> ReaderCard:
-    return ReaderCard(model=ModelSpec(), charset=["a", " ", "đ"], normalise=["typographic"], max_label_length=9)
+def card() -> ModelHeader:
+    return ModelHeader(model=ModelSpec(), charset=["a", " ", "đ"], normalise=["typographic"], max_label_length=9)
 
 
 def changed(**keys: Any) -> str:
@@ -19,7 +19,7 @@ def changed(**keys: Any) -> str:
 
 
 def test_a_card_comes_back_as_it_was() -> None:
-    assert ReaderCard.from_json(card().to_json(), "x") == card()
+    assert ModelHeader.from_json(card().to_json(), "x") == card()
     assert card().codec().num_classes == 1 + 3
 
 
@@ -45,7 +45,7 @@ def test_a_card_comes_back_as_it_was() -> None:
 )
 def test_what_is_no_card_is_one_sentence_with_the_file(text: Any, said: str) -> None:
     with pytest.raises(ModelFileError) as caught:
-        ReaderCard.from_json(text, "some.pth")
+        ModelHeader.from_json(text, "some.pth")
     assert str(caught.value).startswith("some.pth: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -54,4 +54,4 @@ def test_what_is_no_card_is_one_sentence_with_the_file(text: Any, said: str) -> 
 @pytest.mark.parametrize("wrong", [{"made": 5}, {"licence": "MIT"}, {"data": "x"}, {"scores": 3}, {"speeds": [1]}])
 def test_provenance_of_another_kind_is_damage(wrong: dict[str, Any]) -> None:
     with pytest.raises(ModelFileError, match=rf"provenance.*{next(iter(wrong))} is no"):
-        ReaderCard.from_json(changed(provenance=wrong), "x.onnx")
+        ModelHeader.from_json(changed(provenance=wrong), "x.onnx")

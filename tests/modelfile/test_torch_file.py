@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from inkmill.config.model import ModelSpec
 from inkmill.crypt import Key
 from inkmill.errors import ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_checkpoint, load_reader, read_any, read_weights, save_reader
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
@@ -25,11 +25,11 @@ def model() -> Recognizer:
 
 
 @pytest.fixture
-def card(model: Recognizer) -> ReaderCard:
-    return ReaderCard(model=model.spec, charset=["a", "b"], max_label_length=5)
+def card(model: Recognizer) -> ModelHeader:
+    return ModelHeader(model=model.spec, charset=["a", "b"], max_label_length=5)
 
 
-def test_a_reader_comes_back_with_its_weights_and_card(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+def test_a_reader_comes_back_with_its_weights_and_card(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     save_reader(path, model.to(memory_format=torch.channels_last).state_dict(), card)
     again, its_card = load_reader(path)
@@ -51,7 +51,7 @@ def test_files_without_a_card_are_given_as_they_are(tmp_path: Path) -> None:
             read_weights(tmp_path / name)
 
 
-def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     save_reader(path, model.state_dict(), card.model_copy(update={"charset": ["a", "b", "c"]}))
     with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its card: "):
@@ -59,7 +59,7 @@ def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: R
 
 
 @pytest.mark.parametrize("weights", [3, [1, 2], {"head.classes.bias": "none"}])
-def test_a_checkpoint_whose_weights_are_no_tensors_is_damaged(weights: Any, card: ReaderCard, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_weights_are_no_tensors_is_damaged(weights: Any, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "damaged.pth"
     torch.save({"reader": card.to_json(), "model": weights}, path)
     with pytest.raises(ModelFileError, match=r"damaged\.pth: damaged, for its weights are no tensors"):
@@ -73,7 +73,7 @@ def test_a_card_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
         load_reader(path)
 
 
-def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     save_reader(path, model.state_dict(), card, Key("k"))
     assert b"head.classes" not in path.read_bytes()
@@ -87,7 +87,7 @@ def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_a_flipped_bit_in_a_weight_is_damage(suffix: str, model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_weight_is_damage(suffix: str, model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / f"reader{suffix}"
     save_reader(tmp_path / "reader.safetensors", model.state_dict(), card)
     torch.save({"reader": card.to_json(), "model": model.state_dict()}, tmp_path / "reader.pth")
@@ -99,7 +99,7 @@ def test_a_flipped_bit_in_a_weight_is_damage(suffix: str, model: Recognizer, car
         load_reader(path)
 
 
-def test_a_header_that_promises_too_much_costs_nothing(model: Recognizer, card: ReaderCard, tmp_path: Path) -> None:
+def test_a_header_that_promises_too_much_costs_nothing(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     huge = card.model_copy(update={"model": card.model.model_copy(update={"sequence": "BiLSTM", "hidden_size": 8192})})
     path = tmp_path / "huge.safetensors"
     save_reader(path, model.state_dict(), huge)
@@ -137,7 +137,7 @@ def test_a_file_without_permission_is_not_called_damaged(tmp_path: Path) -> None
 
 
 def test_weights_that_repeat_one_number_for_ever_are_refused(
-    model: Recognizer, card: ReaderCard, tmp_path: Path
+    model: Recognizer, card: ModelHeader, tmp_path: Path
 ) -> None:
     spread = {
         name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in model.state_dict().items()

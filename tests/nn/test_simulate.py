@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_reader, save_reader
 from inkmill.nn.fake_int8 import FakeInt8Conv2d, measure
 from inkmill.nn.narrow import cut
@@ -98,7 +98,7 @@ def test_what_a_convolution_gave_the_next_one_does_not_measure_again(build: Buil
 def test_a_file_keeps_the_ranges_and_tells_what_it_is(build: Build, tmp_path: Path) -> None:
     model = build(backbone="Tiny", sequence="none", quantize=True, input_width=64)
     measured(model)
-    card = ReaderCard(model=model.spec, charset=list("0123456789"), max_label_length=4)
+    card = ModelHeader(model=model.spec, charset=list("0123456789"), max_label_length=4)
     save_reader(tmp_path / "reader.safetensors", model.state_dict(), card)
     again, its_card = load_reader(tmp_path / "reader.safetensors")
     assert its_card.model.quantize
@@ -116,7 +116,7 @@ def test_a_pruned_model_is_folded_and_found_again_in_its_own_sizes(build: Build,
     cut(narrow, {f"backbone.{name}": less for name, less in fewer.items()})
     simulate_int8(used(narrow))
     measured(narrow)
-    card = ReaderCard(model=narrow.spec, charset=list("0123456789"), max_label_length=4)
+    card = ModelHeader(model=narrow.spec, charset=list("0123456789"), max_label_length=4)
     save_reader(tmp_path / "reader.safetensors", narrow.state_dict(), card)
     again, _ = load_reader(tmp_path / "reader.safetensors")
     assert again.get_parameter("backbone.convolutions.0.0.weight").shape == (12, 1, 3, 3)

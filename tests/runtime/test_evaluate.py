@@ -17,12 +17,12 @@ from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.sources import open_source
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime import evaluate as evaluation
 from inkmill.runtime.evaluate import evaluate
 from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def spec(few_captchas: Path, tmp_path: Path) -> Spec:
     spec = load_spec(
         None, [*small, f"evaluate.checkpoint={model}", f"evaluate.test={few_captchas}", f"results_dir={tmp_path}"]
     )
-    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
     save_reader(model, build_recognizer(spec.model, card.codec().num_classes, 6).state_dict(), card)
     return spec
 
@@ -73,6 +73,6 @@ def test_readers_that_do_without_torch_tell_forward_from_decoding(spec: Spec) ->
     """The way that beams, lexicons and ONNX Runtime go."""
     reader = load(str(spec.evaluate.checkpoint), beam_width=2)
     loader = make_loader(LoadPlan(open_source(spec.evaluate.test[0]), reader.resize, shuffle=False))
-    phases = Phases()
-    assert sum(len(texts) for _, texts, _ in reader.read_batches(loader, phases)) == 120
-    assert min(phases.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0
+    timings = Timings()
+    assert sum(len(texts) for _, texts, _ in reader.read_batches(loader, timings)) == 120
+    assert min(timings.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0

@@ -12,7 +12,7 @@ from PIL import Image
 
 from inkmill.config.model import ModelSpec
 from inkmill.errors import DataError, ImageError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.reader import BaseReader
 
 Pixels = NDArray[np.uint8]
@@ -25,7 +25,7 @@ class Brightness(BaseReader):
         spec = ModelSpec.model_validate(
             {"input_width": 64, "input_height": 16, "input_channel": channels, "input_resize": resize}
         )
-        super().__init__(ReaderCard(model=spec, charset=["a", "b"], max_label_length=4))
+        super().__init__(ModelHeader(model=spec, charset=["a", "b"], max_label_length=4))
         self.shown: list[Pixels] = []
 
     def classify(self, images: Pixels) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -17,7 +17,7 @@ from inkmill.data.loaders.dali.package import has_dali
 from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import DataError
 from inkmill.train.data_module import TextDataModule
-from inkmill.train.ready import TextBatch
+from inkmill.train.tensor_loader import TextBatch
 
 DOCS = Path(__file__).parents[2] / "docs" / "loaders.md"
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")

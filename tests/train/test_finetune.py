@@ -13,7 +13,7 @@ from torch import Tensor
 import inkmill
 from inkmill.config.model import ModelSpec
 from inkmill.errors import CharsetError, ConfigError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
@@ -171,7 +171,7 @@ def test_a_list_of_another_length_is_refused_with_both_numbers(weights_file: Pat
 def test_a_list_for_a_file_that_has_its_characters_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     model = fresh(DIGITS)
-    save_reader(path, model.state_dict(), ReaderCard(model=model.spec, charset=list(DIGITS.chars), max_label_length=5))
+    save_reader(path, model.state_dict(), ModelHeader(model=model.spec, charset=list(DIGITS.chars), max_label_length=5))
     with pytest.raises(ConfigError, match=r"holds its characters itself: leave train\.pretrained_character_list out"):
         started(path, DIGITS, DIGITS)
     assert started(path, OTHERS, None)[1].head_cached == "9870"

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.data.sources import open_source  # noqa: E402
-from inkmill.diagnose.rig import Rig  # noqa: E402
+from inkmill.diagnose.rig import StepHarness  # noqa: E402
 from inkmill.diagnose.sample import take_sample  # noqa: E402
 from inkmill.train import loop as training_loop  # noqa: E402
 
@@ -23,7 +23,7 @@ def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
     """A pass that a GPU records goes on as it was recorded: run uncompiled at first, it would stay so for good."""
     small = ["model.backbone=VGG", "model.feature_channel=8", "model.sequence=none", "model.input_width=64"]
     spec = load_spec(None, [*small, "train.device=cpu", "dataset.batch_size=8", f"results_dir={tmp_path}"])
-    rig = Rig(
+    rig = StepHarness(
         spec,
         take_sample(spec, open_source(SourceSpec(path=str(captchas / "labels.tsv"))), lambda line: None, 16).prepared,
     )

@@ -20,7 +20,7 @@ from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import CtcCodec
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 from inkmill.train import validate as validation
 from inkmill.train.validate import Validation, validate
 
@@ -74,33 +74,33 @@ class SlowModel(Recognizer):
 
 
 @pytest.fixture
-def run() -> Callable[..., tuple[Validation, Phases]]:
+def run() -> Callable[..., tuple[Validation, Timings]]:
     """Validates a tiny model, once before to have everything started; returns the second result and its phases."""
     charset = Charset(tuple("ab"))
     model = build_recognizer(ModelSpec(backbone="Tiny", sequence="none", input_width=32), 3, 3)
 
     def validated(
         device: str = "cpu", source: Squares | None = None, codec: CtcCodec | None = None, kind: type = Recognizer
-    ) -> tuple[Validation, Phases]:
+    ) -> tuple[Validation, Timings]:
         model.__class__ = kind
         plan = LoadPlan(source or Squares(), Resize(32, 32), batch_size=BATCH, shuffle=False)
         loaders = {"squares": DeviceLoader(make_loader(plan), device)}
         ours, normaliser = codec or CtcCodec(charset, 3), Normaliser([])
         validate(model.to(device), loaders, CtcCodec(charset, 3), normaliser)
-        phases = Phases()
-        return validate(model, loaders, ours, normaliser, phases=phases), phases
+        timings = Timings()
+        return validate(model, loaders, ours, normaliser, timings=timings), timings
 
     return validated
 
 
 @pytest.fixture
-def named(run: Callable[..., tuple[Validation, Phases]], undisturbed: Undisturbed) -> Callable[..., bool]:
+def named(run: Callable[..., tuple[Validation, Timings]], undisturbed: Undisturbed) -> Callable[..., bool]:
     """Says whether a phase took most of the time of a run."""
 
     def dominates(name: str, **how: Any) -> bool:
-        phases = run(**how)[1]
-        others = phases.total - phases.seconds[name]
-        return phases.seconds[name] > 3 * others and phases.seconds[name] > 2 * SLOW_S
+        timings = run(**how)[1]
+        others = timings.total - timings.seconds[name]
+        return timings.seconds[name] > 3 * others and timings.seconds[name] > 2 * SLOW_S
 
     return lambda name, **how: undisturbed(lambda: dominates(name, **how))
 
@@ -133,13 +133,13 @@ def test_a_slow_metric_is_named(named: Callable[..., bool], device: str, monkeyp
 
 
 def test_the_clock_changes_no_score_and_the_phases_are_the_whole_time(
-    run: Callable[..., tuple[Validation, Phases]],
+    run: Callable[..., tuple[Validation, Timings]],
 ) -> None:
     began = time.perf_counter()
-    found, phases = run()
-    assert 0 < phases.total < time.perf_counter() - began
+    found, timings = run()
+    assert 0 < timings.total < time.perf_counter() - began
     assert (
-        min(phases.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0 == phases.seconds["ranks"]
+        min(timings.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0 == timings.seconds["ranks"]
     )
     assert found.sets["squares"].samples == SAMPLES
     assert [key for key, *_ in found.examples] == list("01234")

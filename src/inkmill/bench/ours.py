@@ -118,9 +118,8 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
 def augmented(batch: Batch) -> Tensor:
     """Return a batch's images, augmented on their device where the loader left that to be done."""
     images: Tensor = batch.images
-    changes = batch.extra.get("changes")
-    if changes is None:
+    if batch.augmentation is None:
         return images
-    from inkmill.data.augment.augment_torch import apply_changes
+    from inkmill.data.augment.augment_torch import apply_deferred
 
-    return apply_changes(images, changes)
+    return apply_deferred(images, batch.augmentation)

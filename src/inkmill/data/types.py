@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, overload, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from inkmill.errors import DataError
+
+if TYPE_CHECKING:
+    from inkmill.data.augment.changes import DeferredAugmentation
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Texts(Sequence[Target]):
         return f"Texts({self.values!r})"
 
 
-def in_a_row(targets: Iterable[Target]) -> Sequence[Target]:
+def as_targets(targets: Iterable[Target]) -> Sequence[Target]:
     """Return targets as a sequence, as `Texts` where all are text."""
     targets = list(targets)
     values = [target.value for target in targets if type(target) is Text]
@@ -141,6 +146,9 @@ class Batch:
         targets: the samples' targets, in order.
         keys: the samples' keys, in order.
         index: int64 (B,), positions in the source.
+        augmentation: what the training device is still to do to the images; None where they are augmented.
+        ragged: the shape (B, H, W, C) that the training device is to resize the images to, which are then
+            `RaggedImages` in one dimension; None where they are resized.
     """
 
     images: Any
@@ -148,14 +156,24 @@ class Batch:
     targets: Sequence[Target]
     keys: list[str]
     index: NDArray[np.int64]
-    extra: dict[str, Any] = field(default_factory=dict)
+    augmentation: DeferredAugmentation | None = None
+    ragged: tuple[int, int, int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def texts(self) -> list[str]:
-        """The targets as strings; only for batches of Text."""
+        """The targets as strings.
+
+        Raises:
+            DataError: a target is something else than text; nothing is left out.
+        """
         if isinstance(self.targets, Texts):
             return self.targets.values
-        return [t.value for t in self.targets if isinstance(t, Text)]
+        texts = []
+        for key, target in zip(self.keys, self.targets, strict=True):
+            if not isinstance(target, Text):
+                raise DataError(f"{key} has {type(target).__name__.lower()} as its target where text is expected")
+            texts.append(target.value)
+        return texts

@@ -27,8 +27,8 @@ import numpy as np
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
 from inkmill.diagnose.cold import drop, read_all
-from inkmill.diagnose.quiet import until_quiet
-from inkmill.diagnose.rig import Rig, for_ever
+from inkmill.diagnose.quiet import wait_until_idle
+from inkmill.diagnose.rig import StepHarness, for_ever
 from inkmill.diagnose.windows import Interval, Rounds, difference, exactly, in_rounds, interval
 from inkmill.machine import waited_for_core
 
@@ -112,7 +112,7 @@ class FixedBatch:
         return next((stall for stall in self.stalls if stall.name == name), None)
 
 
-def fixed_batch(rig: Rig, loader: DeviceLoader, seconds: float) -> FixedBatch:
+def fixed_batch(rig: StepHarness, loader: DeviceLoader, seconds: float) -> FixedBatch:
     """Run the test.
 
     Args:
@@ -139,7 +139,7 @@ class _Feed:
 
 
 class _Test:
-    def __init__(self, rig: Rig, loader: DeviceLoader, seconds: float) -> None:
+    def __init__(self, rig: StepHarness, loader: DeviceLoader, seconds: float) -> None:
         self.rig, self.loader, self.seconds = rig, loader, seconds
         self.on_gpu = rig.device.type == "cuda"
         self.window_s = min(max(seconds / _PARTS_OF_BUDGET, _SHORTEST_S), _LONGEST_S)
@@ -205,7 +205,7 @@ class _Test:
             if perf_counter() > until:
                 break
         found = self._window(batches, max(self.steps, 2 * self.makers))
-        until_quiet()
+        wait_until_idle()
         return found
 
     def _cold(self) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ _BUSY = 0.3  # of a core over a look
 _PATIENCE_S = 1.0
 
 
-def until_quiet() -> None:
+def wait_until_idle() -> None:
     """Return when this process and its children use next to no CPU, or after a second."""
     until = monotonic() + _PATIENCE_S
     used = _used()

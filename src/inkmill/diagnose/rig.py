@@ -22,9 +22,9 @@ from inkmill import shared_memory as shared
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, measure_buckets
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.sources import Subset
 from inkmill.data.types import Batch
@@ -53,7 +53,7 @@ class CachedLoader(Loader):
         count = min(len(self), most, max(2, _CACHED_BYTES // plan.batch_bytes))
         self._arena = shared.allocate(count * plan.batch_bytes)
         self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
-        maker = BatchMaker(plan, None, self._blocked_mask)
+        maker = BatchAssembler(plan, None, self._blocked_mask)
         self._made = [maker.make(0, number, self._slot(number)) for number in range(count)]
 
     @property
@@ -65,12 +65,12 @@ class CachedLoader(Loader):
         size = self.plan.batch_bytes
         return self._pixels[number * size : (number + 1) * size]
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         for number in range(first, len(self)):
             yield self._made[number % len(self._made)]
 
 
-class Rig:
+class StepHarness:
     """A model on its device with everything that a step needs.
 
     Args:

@@ -23,7 +23,7 @@ from inkmill.diagnose.look_around import measure_workers, room
 from inkmill.diagnose.plan import Plan, words_of
 from inkmill.diagnose.prove import Proved, prove, unproved
 from inkmill.diagnose.quiet import own_core_seconds
-from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.rig import StepHarness
 from inkmill.diagnose.sample import Sampled, affordable, enough_to_try, open_whole, take_sample
 from inkmill.diagnose.stages import StageTimes, measure_stages
 from inkmill.diagnose.steps import settings_of, users_step
@@ -80,7 +80,7 @@ class Diagnosis:
     machine: dict[str, Any]
     seconds: float
     notes: tuple[str, ...]
-    phases: dict[str, float] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Diagnosis:
             "measured_now_images_per_s": self.now.mean,
             "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
-            "phases": self.phases,
+            "phases": self.timings,
             "notes": list(self.notes),
         }
 
@@ -139,7 +139,7 @@ class _Run:
         self.began = began
         self.machine = machine_stamp()
         self.notes: list[str] = []
-        self.phases: dict[str, float] = {}
+        self.timings: dict[str, float] = {}
         self.compiled: TrainingLoop | None = None
         self.folder = results_folder(spec, "diagnose")
 
@@ -154,7 +154,7 @@ class _Run:
             read_all(sampled.source, range(len(sampled.source)))
             self._mark("data")
             self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.cache_gib * 2**30)
-            rig = Rig(self.spec, sampled.prepared)
+            rig = StepHarness(self.spec, sampled.prepared)
             self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:
                 stages = measure_stages(rig, min(3.0, 0.08 * seconds))
@@ -204,14 +204,14 @@ class _Run:
             self.machine,
             took,
             everything,
-            self.phases,
+            self.timings,
         )
 
     def _mark(self, phase: str) -> None:
         """Note how long a phase took that ends now."""
-        self.phases[phase] = monotonic() - self.began - sum(self.phases.values())
+        self.timings[phase] = monotonic() - self.began - sum(self.timings.values())
 
-    def _test(self, rig: Rig) -> tuple[FixedBatch, float | None]:
+    def _test(self, rig: StepHarness) -> tuple[FixedBatch, float | None]:
         """Run the fixed-batch test; also return how many cores other programs used meanwhile."""
         with open_warm(rig, 3 * _PASS * self.seconds) as loader:
             began, busy, own = perf_counter(), busy_core_seconds(), own_core_seconds()
@@ -224,7 +224,7 @@ class _Run:
         return test, max(0.0, (busy_after - busy - own) / took)
 
     def _facts(
-        self, rig: Rig, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
+        self, rig: StepHarness, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
     ) -> tuple[Facts, Settings]:
         plan, resize = rig.plan, rig.plan.resize
         stages = times.as_stages(storage.wait_s, storage.fetch_s)
@@ -275,7 +275,7 @@ class _Run:
         )
         return facts, current
 
-    def _explore(self, rig: Rig, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
+    def _explore(self, rig: StepHarness, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
         if not facts.on_gpu:
             return Explored(facts, StageTimes({}, 0.0))
         if self.seconds < _THOROUGH_S:

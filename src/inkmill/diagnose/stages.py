@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from inkmill.data.augment.apply_cv import apply_cv
-from inkmill.data.augment.augment_torch import apply_changes
-from inkmill.data.augment.changes import Changes
+from inkmill.data.augment.augment_torch import apply_deferred
+from inkmill.data.augment.changes import DeferredAugmentation
 from inkmill.data.loaders import LoadPlan
-from inkmill.data.loaders.maker import BatchMaker
+from inkmill.data.loaders.assemble import BatchAssembler
 from inkmill.data.loaders.rows import RaggedImages, ragged_bytes
 from inkmill.data.loaders.upload import why_not_resize
 from inkmill.data.pipeline.cache import CacheConfig, open_cache
@@ -26,7 +26,7 @@ from inkmill.data.sources import Subset
 from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages
 from inkmill.diagnose.gpu_clock import GpuClock
-from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.rig import StepHarness
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval, steady
 from inkmill.errors import DataError
 
@@ -68,7 +68,7 @@ class StageTimes:
         )
 
 
-def measure_stages(rig: Rig, seconds: float) -> StageTimes:
+def measure_stages(rig: StepHarness, seconds: float) -> StageTimes:
     """Measure all stages that there are; about `seconds`, but each at least four times.
 
     Raises:
@@ -107,7 +107,7 @@ class _Chunks:
         plan, resize = self.plan, self.plan.resize
         buffer = np.empty(_CHUNK * resize.height * self.width * resize.channels, np.uint8)
         unaugmented = replace(plan, augmentation=None)
-        maker = BatchMaker(unaugmented, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
+        maker = BatchAssembler(unaugmented, None, np.zeros(len(plan.source), np.uint8), _Rows(self.rows))
         found = {
             "make": self._window(lambda number: maker.make(0, number, buffer)),
             "read": self._window(self._read),
@@ -186,7 +186,7 @@ class _Chunks:
 
 @dataclass
 class _Rows:
-    """An order of batches for BatchMaker: the chunks."""
+    """An order of batches for BatchAssembler: the chunks."""
 
     chunks: Sequence[Sequence[int]]
 
@@ -220,7 +220,7 @@ def _good_rows(plan: LoadPlan, width: int) -> tuple[list[int], int]:
     return good, bad
 
 
-def _on_gpu(rig: Rig) -> dict[str, Callable[[], float]]:
+def _on_gpu(rig: StepHarness) -> dict[str, Callable[[], float]]:
     """Return the windows of what happens on the GPU in a step of the user's."""
     host = next(iter(rig.cached.loader)).images
     pinned = torch.from_numpy(host).pin_memory()
@@ -245,14 +245,14 @@ def _augmenting_on_gpu(plan: LoadPlan, device: torch.device, batch_size: int) ->
     numbers, resize = plan.numbers, plan.resize
     if numbers is None or plan.pipeline is not None or resize.mode == "height":
         return {}
-    changes = Changes(numbers, 0, 0, np.arange(batch_size), resize.height, resize.width, batch_size)
+    changes = DeferredAugmentation(numbers, 0, 0, np.arange(batch_size), resize.height, resize.width, batch_size)
     images = torch.randint(
         0, 256, (batch_size, resize.height, resize.width, resize.channels), dtype=torch.uint8, device=device
     )
     clock = GpuClock(device)
 
     def work() -> torch.Tensor:
-        return apply_changes(images, changes)
+        return apply_deferred(images, changes)
 
     return {
         "augment (GPU)": _gpu_window(clock, work, batch_size),

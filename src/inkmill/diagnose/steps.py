@@ -12,7 +12,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.config.spec import Spec
 from inkmill.diagnose.facts import Settings, Stages, Step
 from inkmill.diagnose.fixed_batch import FixedBatch
-from inkmill.diagnose.rig import Rig
+from inkmill.diagnose.rig import StepHarness
 from inkmill.diagnose.sample import Sampled
 from inkmill.errors import DataError, first_line
 from inkmill.train.loop import TrainingLoop
@@ -27,13 +27,13 @@ _CPU_STEPS = 3
 _TRIALS = 3
 
 
-def users_step(rig: Rig, test: FixedBatch, current: Settings, stages: Stages) -> Step:
+def users_step(rig: StepHarness, test: FixedBatch, current: Settings, stages: Stages) -> Step:
     """Return the step of the user's settings, from the fixed-batch test; augmentation on the GPU is taken out."""
     size = test.batch_size
     batch = next(rig.repeated())
     if rig.device.type == "cuda":
         seconds, host = test.step.mean / size, test.issue_s / size
-        if batch.extra.get("changes") is not None:
+        if batch.augmentation is not None:
             seconds, host = seconds - (stages.augment_gpu or 0.0), host - stages.augment_host
         return _step(current, max(1e-9, seconds), max(1e-9, host))
     began = process_time()
@@ -127,7 +127,7 @@ class StepTrials:
     def _measured(self, spec: Spec) -> Step | None:
         torch.cuda.reset_peak_memory_stats()
         try:
-            rig = Rig(spec, self.sampled.prepared, batches=1)
+            rig = StepHarness(spec, self.sampled.prepared, batches=1)
             try:
                 batch, size = next(rig.repeated()), spec.dataset.batch_size
                 if spec.train.compile and len(batch) < size:
@@ -152,7 +152,7 @@ class StepTrials:
             return None
 
 
-def settings_of(spec: Spec, rig: Rig) -> Settings:
+def settings_of(spec: Spec, rig: StepHarness) -> Settings:
     """Return what a spec's settings come to on this machine, `auto` filled in."""
     dataset, train = spec.dataset, spec.train
     precision = "fp32"

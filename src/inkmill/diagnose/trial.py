@@ -13,7 +13,7 @@ from inkmill.config.spec import Spec
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
 from inkmill.diagnose.cold import drop
-from inkmill.diagnose.rig import Rig, for_ever
+from inkmill.diagnose.rig import StepHarness, for_ever
 from inkmill.diagnose.sample import Sampled, enough_to_try
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
 from inkmill.train.loop import TrainingLoop
@@ -28,7 +28,7 @@ def changed(spec: Spec, overrides: dict[str, Any]) -> Spec:
     return load_spec(None, [*given, *overrides.items()])
 
 
-def open_warm(rig: Rig, seconds: float) -> DeviceLoader:
+def open_warm(rig: StepHarness, seconds: float) -> DeviceLoader:
     """Open the real loader and take so many batches that everything that is kept is kept, if the time allows."""
     loader = rig.open_real()
     try:
@@ -70,7 +70,7 @@ def run_trial(
     cold = cold and spec.dataset.cache == "none"
     if cold:
         sampled = enough_to_try(sampled, spec)
-    rig = Rig(spec, sampled.prepared, batches=1, loop=loop)
+    rig = StepHarness(spec, sampled.prepared, batches=1, loop=loop)
     try:
         with open_warm(rig, warm_s) if spec.dataset.cache != "none" else rig.open_real() as loader:
             if cold and len(loader) <= _makers(loader):
@@ -86,14 +86,14 @@ def run_trial(
         rig.close()
 
 
-def _window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
+def _window(rig: StepHarness, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
     """Windows follow each other without a pause, so nothing is made between them."""
     batches = for_ever(loader)  # an epoch of its own: what was made ahead of others must not count
     _warm_up(rig, batches, 2 * rig.spec.dataset.workers, 2 * seconds)
     return lambda: _speed(rig, batches, seconds)
 
 
-def _warm_up(rig: Rig, batches: Iterator[Batch], steps: int, seconds: float) -> None:
+def _warm_up(rig: StepHarness, batches: Iterator[Batch], steps: int, seconds: float) -> None:
     """Do some steps, in which what is compiled is compiled, then up to so many more, for so long.
 
     The others use up what was made ahead meanwhile, which must not count as made in a window.
@@ -108,7 +108,7 @@ def _warm_up(rig: Rig, batches: Iterator[Batch], steps: int, seconds: float) -> 
         rig.settle()
 
 
-def _cold_window(rig: Rig, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
+def _cold_window(rig: StepHarness, loader: DeviceLoader, seconds: float) -> Callable[[], float]:
     """Each window is a part of an epoch whose files were dropped before it.
 
     Makers that start together finish together. So the clock runs from one batch to that which the same maker may have
@@ -135,7 +135,7 @@ def _makers(loader: DeviceLoader) -> int:
     return max(1, loader.loader.makers)
 
 
-def _speed(rig: Rig, batches: Iterator[Batch], seconds: float, at_a_time: int = 1) -> float:
+def _speed(rig: StepHarness, batches: Iterator[Batch], seconds: float, at_a_time: int = 1) -> float:
     """Return images a second of training on batches, so many at a time, for a while, or until they end."""
     began, images = perf_counter(), 0
     for number, batch in enumerate(batches, 1):

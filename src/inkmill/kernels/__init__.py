@@ -1,1 +1,1 @@
-"""."""
+"""GPU kernels (Triton), each beside the torch code that is its reference."""

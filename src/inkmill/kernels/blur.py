@@ -10,12 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import Layout
+from inkmill.data.augment.table import ParamLayout
 
 _BLOCK = 1024  # numbers of a program
 
 
-def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
+def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
     """Blur some rows of a batch: a Gaussian, cut at 3 sigma, borders repeated.
 
     Args:

@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import Layout
+from inkmill.data.augment.table import ParamLayout
 from inkmill.kernels.nearest import nearest
 
 _BLOCK = 2048  # bytes of a program
 
 
-def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
+def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
     """Put the compressed rows in their places, and cut out.
 
     Args:

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT
-from inkmill.data.augment.table import LUMA, Layout
+from inkmill.data.augment.table import LUMA, ParamLayout
 from inkmill.kernels.nearest import nearest
 
 _BLOCK = 512  # pixels of a program
@@ -16,7 +16,7 @@ _RED, _GREEN, _BLUE = (float(share) for share in LUMA)
 
 
 def shade(
-    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: Layout
+    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: ParamLayout
 ) -> Tensor:
     """Apply colour and noise, and round.
 

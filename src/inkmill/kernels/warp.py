@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import Layout
+from inkmill.data.augment.table import ParamLayout
 
 _BLOCK = 512  # pixels of a program
 
 
-def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tensor:
+def warp(images: Tensor, index: Tensor, values: Tensor, layout: ParamLayout) -> Tensor:
     """Fetch each output pixel from its place in the input, bilinear, borders repeated.
 
     Args:

@@ -25,7 +25,7 @@ _PROVENANCE = {"made": list, "parameters": int} | dict.fromkeys(
 )
 
 
-class ReaderCard(Section):
+class ModelHeader(Section):
     """The header of every model file: input, characters, decoder, provenance."""
 
     format: str = FORMAT
@@ -69,7 +69,7 @@ class ReaderCard(Section):
         return text.encode("utf-8", "backslashreplace").decode()
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> ReaderCard:
+    def from_json(cls, text: str, where: str) -> ModelHeader:
         """Parse a card.
 
         Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inkmill.files import write_json_atomic, write_text_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.version import __version__
 
 UNKNOWN = "unknown"
@@ -24,13 +24,13 @@ def step(verb: str, **facts: Any) -> dict[str, Any]:
     return {"verb": verb, "date": datetime.now(UTC).isoformat(timespec="seconds"), "inkmill": __version__, **facts}
 
 
-def with_speeds(card: ReaderCard, runs_on: str, speeds: Mapping[str, float]) -> ReaderCard:
+def with_speeds(card: ModelHeader, runs_on: str, speeds: Mapping[str, float]) -> ModelHeader:
     """Return the card with images a second by what was read, as `batch_1`."""
     told = {f"images/s, {what.replace('_', ' ')}, {runs_on}": round(speed, 1) for what, speed in speeds.items()}
     return card.model_copy(update={"provenance": {**card.provenance, "speeds": told}})
 
 
-def write_model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> None:
+def write_model_card(path: Path, card: ModelHeader, parameters: int | None = None) -> None:
     """Write `NAME.card.json` and `NAME.card.md` beside the model file NAME, atomically.
 
     Args:
@@ -47,7 +47,7 @@ def write_model_card(path: Path, card: ReaderCard, parameters: int | None = None
     write_text_atomic(path.with_name(f"{path.name}.card.md"), _page(facts))
 
 
-def model_card(path: Path, card: ReaderCard, parameters: int | None = None) -> dict[str, Any]:
+def model_card(path: Path, card: ModelHeader, parameters: int | None = None) -> dict[str, Any]:
     """Return what NAME.card.json holds."""
     told = card.provenance
     licence = told.get("licence") or {}

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from inkmill.crypt import Key, sealed
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.onnx_file import seal
 from inkmill.runtime.onnx import OnnxReader
 
 
-def written(graph: Any, card: ReaderCard, path: Path, key: Key | None) -> OnnxReader:
+def written(graph: Any, card: ModelHeader, path: Path, key: Key | None) -> OnnxReader:
     """Write an `onnx.ModelProto`, whose metadata become the card's, and return its reader on the CPU.
 
     Besides the card, the characters are among the metadata, one a line, as other programs look for them.

@@ -22,7 +22,7 @@ from torch import Tensor
 from inkmill.crypt import Key, is_encrypted, read_plain, sealed
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.files import explain, write_bytes_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import write_model_card
 from inkmill.modelfile.safe_header import open_plain, read_metadata, with_digest
 from inkmill.nn.narrow import Cuts, cut, find_cuts, runs
@@ -33,7 +33,7 @@ MAX_WHOLE = 1 << 28
 """Parameters of the model that a pruned one is cut from, which is built on the way: 1 GiB."""
 
 
-def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard, key: Key | None = None) -> None:
+def save_reader(path: Path, weights: Mapping[str, Tensor], card: ModelHeader, key: Key | None = None) -> None:
     """Write a reader file and its model card, atomically; the file is encrypted where there is a key.
 
     Raises:
@@ -45,7 +45,7 @@ def save_reader(path: Path, weights: Mapping[str, Tensor], card: ReaderCard, key
     write_model_card(path, card, sum(trained))
 
 
-def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor], ReaderCard]:
+def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor], ModelHeader]:
     """Read weights and card of a reader (.safetensors) or of a training checkpoint (.pth).
 
     Raises:
@@ -60,7 +60,7 @@ def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor],
     return weights, card
 
 
-def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], ReaderCard | None]:
+def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], ModelHeader | None]:
     """Read weights and card of a file of inkmill, or what another program's file holds, without a card.
 
     Raises:
@@ -84,7 +84,7 @@ def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], Reader
         raise ModelFileError(f"{path}: damaged, for its weights are no tensors")
     if sum(tensor.numel() * tensor.element_size() for tensor in weights.values()) > path.stat().st_size:
         raise ModelFileError(f"{path}: its weights claim more bytes than the file has; refused")
-    return weights, ReaderCard.from_json(state["reader"], str(path))
+    return weights, ModelHeader.from_json(state["reader"], str(path))
 
 
 def _is_weight(item: tuple[object, object]) -> bool:
@@ -94,7 +94,7 @@ def _is_weight(item: tuple[object, object]) -> bool:
 
 def load_reader(
     path: Path, device: str | torch.device = "cpu", key: Key | None = None
-) -> tuple[Recognizer, ReaderCard]:
+) -> tuple[Recognizer, ModelHeader]:
     """Return the model of a file, in evaluation mode on `device`, with its card; a pruned one in its own sizes.
 
     Raises:
@@ -112,7 +112,7 @@ def load_reader(
     return model.to(device).eval(), card
 
 
-def fitting_cuts(path: Path, card: ReaderCard, weights: Mapping[str, Tensor]) -> Cuts:
+def fitting_cuts(path: Path, card: ModelHeader, weights: Mapping[str, Tensor]) -> Cuts:
     """Return by how much a pruned file's tensors are smaller than its card's, nothing for a whole one.
 
     Found on a model without memory, for a card may promise more than the file holds.
@@ -133,7 +133,7 @@ def fitting_cuts(path: Path, card: ReaderCard, weights: Mapping[str, Tensor]) ->
     return cuts
 
 
-def _build(path: Path, card: ReaderCard) -> Recognizer:
+def _build(path: Path, card: ModelHeader) -> Recognizer:
     spec = card.model.model_copy(update={"backbone_pretrained": False})
     try:
         return build_recognizer(spec, card.codec().num_classes, card.max_label_length)
@@ -202,7 +202,7 @@ def _check_sums(file: BinaryIO, path: Path) -> None:
             raise ModelFileError(f"{path}: damaged, for its bytes are not those that were written; copy it once more")
 
 
-def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], ReaderCard | None]:
+def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], ModelHeader | None]:
     content = read_plain(path, key) if is_encrypted(path) else None
     try:
         with open_plain(path, content) as file:
@@ -212,7 +212,7 @@ def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], R
         raise ModelFileError(f"{path}: damaged, or not a safetensors file ({error})") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
-    card = ReaderCard.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
+    card = ModelHeader.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
     return weights, card
 
 

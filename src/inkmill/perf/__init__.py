@@ -1,1 +1,1 @@
-"""."""
+"""Why training is slow: measured while it runs."""

@@ -1,6 +1,6 @@
 """Which one setting would help a training run that waits for its data; a function of what was measured, without state.
 
-The slowest stage alone does not say what to change: decoding that is too slow may want more workers, cached pictures, or
+The slowest stage alone does not say what to change: slow decoding may want more workers, cached pictures, or
 nothing but another machine. So each cause has its remedies in order, and the first that this machine has room for is
 the advice.
 """

@@ -26,7 +26,7 @@ from inkmill.runtime.predict import decoding
 from inkmill.runtime.reader import BaseReader
 from inkmill.tasks.recognition.metrics import RecognitionScores, score
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 from inkmill.train.prepare import fresh_name
 
 COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
@@ -68,16 +68,16 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         reader = load(checkpoint, encryption_key=spec.encryption_key, **decoding(spec.evaluate))
         console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
         sources = open_tests(spec)
-        phases = Phases()
-        rows = read_tests(reader, spec, sources, console, phases)
-        phases.start()
+        timings = Timings()
+        rows = read_tests(reader, spec, sources, console, timings)
+        timings.start()
         metrics = scores_of(rows, list(sources))
-        phases.lap("metric")
-        metrics |= {"checkpoint": str(checkpoint), "seconds": phases.as_dict()}
+        timings.lap("metric")
+        metrics |= {"checkpoint": str(checkpoint), "seconds": timings.as_dict()}
         write_json_atomic(results.folder / "metrics.json", metrics)
         write_text_atomic(results.folder / "predictions.csv", _as_csv(rows))
         _error_page(results, rows, sources, metrics, spec.evaluate.worst)
-        _show(console, metrics, phases, results)
+        _show(console, metrics, timings, results)
         results.status("RUNNING", "evaluated", kpi={"test_acc": metrics["word_accuracy"], "cer": metrics["cer"]})
     return metrics
 
@@ -97,17 +97,19 @@ def open_tests(spec: Spec) -> dict[str, Source]:
 
 
 def read_tests(
-    reader: BaseReader, spec: Spec, sources: dict[str, Source], console: Console, phases: Phases | None = None
+    reader: BaseReader, spec: Spec, sources: dict[str, Source], console: Console, timings: Timings | None = None
 ) -> list[Row]:
     """Return truth and reading of every image; what cannot be decoded is said and counts as read wrongly.
 
     `phases` gets the seconds.
     """
-    phases = phases or Phases()
-    return [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console, phases)]
+    timings = timings or Timings()
+    return [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console, timings)]
 
 
-def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console: Console, phases: Phases) -> list[Row]:
+def _read_set(
+    reader: BaseReader, spec: Spec, name: str, source: Source, console: Console, timings: Timings
+) -> list[Row]:
     if len(source) == 0:
         raise DataError(f"{name}: the test set is empty")
     normaliser = Normaliser(reader.card.normalise)
@@ -116,7 +118,7 @@ def _read_set(reader: BaseReader, spec: Spec, name: str, source: Source, console
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:
-        for batch, texts, confidences in reader.read_batches(loader, phases):
+        for batch, texts, confidences in reader.read_batches(loader, timings):
             truths = normaliser.apply_all(batch.texts)
             columns = zip(batch.index.tolist(), batch.keys, truths, texts, confidences.tolist(), strict=True)
             for index, key, truth, text, confidence in columns:
@@ -178,7 +180,7 @@ def _picture(row: Row, source: Source) -> Picture:
     return Picture(image, f"{row.truth!r}\nread as {row.text!r} ({row.confidence:.2f})\n{row.key}", "wrong")
 
 
-def _show(console: Console, metrics: dict[str, Any], phases: Phases, results: Results) -> None:
+def _show(console: Console, metrics: dict[str, Any], timings: Timings, results: Results) -> None:
     table = Table()
     for heading in ("set", "images", "words", "any case", "36 chars", "CER", "1-NED"):
         table.add_column(heading, justify="left" if heading == "set" else "right")
@@ -189,9 +191,9 @@ def _show(console: Console, metrics: dict[str, Any], phases: Phases, results: Re
         )
         table.add_row(name, f"{s['samples']:,}", *(f"{share:.2%}" for share in shares))
     console.print(table)
-    took = Table("time", *phases.shares(), "all")
-    took.add_row("seconds", *(f"{some:.1f}" for some, _ in phases.shares().values()), f"{phases.total:.1f}")
-    took.add_row("share", *(f"{share:.0%}" for _, share in phases.shares().values()), "")
+    took = Table("time", *timings.shares(), "all")
+    took.add_row("seconds", *(f"{some:.1f}" for some, _ in timings.shares().values()), f"{timings.total:.1f}")
+    took.add_row("share", *(f"{share:.0%}" for _, share in timings.shares().values()), "")
     console.print(took)
     console.print(
         f"metrics.json, predictions.csv and errors.html are in {results.folder}", markup=False, highlight=False

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
 from inkmill.machine import physical_cores
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.onnx_file import MAX_BYTES, read_outline
 from inkmill.runtime.reader import BaseReader
 
@@ -59,7 +59,7 @@ class OnnxReader(BaseReader):
         metadata, has_half = read_outline(content, self._where)
         if "inkmill" not in metadata:
             raise ModelFileError(f"{path}: an ONNX file without a reader's card; export it with `inkmill export`")
-        card = ReaderCard.from_json(metadata["inkmill"], self._where)
+        card = ModelHeader.from_json(metadata["inkmill"], self._where)
         super().__init__(card, beam_width=beam_width, words=words)
         self._session, self.runs_on = _session(content, self._where, device, threads, has_half)
         self._check_graph()

@@ -21,10 +21,10 @@ from inkmill.data.pipeline.decode import decode, turn
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.tasks.recognition.decoder import Decoder
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 
@@ -69,7 +69,7 @@ class BaseReader(ABC):
 
     runs_on = "the CPU"
 
-    def __init__(self, card: ReaderCard, *, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
+    def __init__(self, card: ModelHeader, *, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
         self.card = card
         self.resize = input_resize(card.model)
         self.codec = card.codec()
@@ -87,37 +87,37 @@ class BaseReader(ABC):
         """
         raise ConfigError("this reader gives only the best class of each step, and a beam or a lexicon needs all")
 
-    def texts(self, images: NDArray[np.uint8], phases: Phases | None = None) -> tuple[list[str], NDArray[np.float32]]:
+    def texts(self, images: NDArray[np.uint8], timings: Timings | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """Return texts and confidences, float32 (B,), of resized uint8 BHWC images of one width."""
-        phases = phases or Phases()
+        timings = timings or Timings()
         if self.decoder.wants_all:
             probabilities = self.probabilities(images)
-            phases.lap("forward")
+            timings.lap("forward")
             refuse_nan(probabilities)
             texts, confidences = self.decoder.all(probabilities)
         else:
             best = self.classify(images)
-            phases.lap("forward")
+            timings.lap("forward")
             refuse_nan(best[1])
             texts, confidences = self.decoder.best(*best)
-        phases.lap("decode")
+        timings.lap("decode")
         return texts, confidences
 
     def read_batches(
-        self, loader: Iterable[Batch], phases: Phases | None = None
+        self, loader: Iterable[Batch], timings: Timings | None = None
     ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
         """Yield every batch of a loader, but empty ones, with its texts and confidences.
 
         `phases` gets the seconds; what the consumer does with a batch counts as the metric's.
         """
-        phases = phases or Phases()
-        phases.start()
+        timings = timings or Timings()
+        timings.start()
         for batch in loader:
-            phases.lap("loader")
+            timings.lap("loader")
             if len(batch):
-                yield batch, *self.texts(batch.images, phases)
-                phases.lap("metric")
-        phases.lap("loader")
+                yield batch, *self.texts(batch.images, timings)
+                timings.lap("metric")
+        timings.lap("loader")
 
     def described(self) -> str:
         """Return in one line where the model runs and how texts are chosen."""

@@ -18,14 +18,14 @@ from inkmill.data.loaders import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_reader
 from inkmill.runtime.reader import BaseReader, refuse_nan
 from inkmill.tasks.recognition.codecs import Codec
 from inkmill.tasks.recognition.model import Recognizer
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.timings import Phases
-from inkmill.train.fetched import Fetched
+from inkmill.timings import Timings
+from inkmill.train.host_copy import AsyncHostCopy
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
@@ -59,7 +59,7 @@ class TorchReader(BaseReader):
         options: see BaseReader.
     """
 
-    def __init__(self, model: Recognizer, card: ReaderCard, **options: Any) -> None:
+    def __init__(self, model: Recognizer, card: ModelHeader, **options: Any) -> None:
         super().__init__(card, **options)
         self.model = model
         self.device = next(model.parameters()).device
@@ -93,13 +93,13 @@ class TorchReader(BaseReader):
         return found
 
     def read_batches(
-        self, loader: Iterable[Batch], phases: Phases | None = None
+        self, loader: Iterable[Batch], timings: Timings | None = None
     ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
         """See BaseReader; on a GPU one batch is always in flight, as long as the best classes are enough."""
         if self.decoder.free and isinstance(loader, Loader):
-            yield from read_loader(self.model, DeviceLoader(loader, self.device), self.codec, phases=phases)
+            yield from read_loader(self.model, DeviceLoader(loader, self.device), self.codec, timings=timings)
         else:
-            yield from super().read_batches(loader, phases)
+            yield from super().read_batches(loader, timings)
 
 
 def best_device() -> str:
@@ -113,32 +113,32 @@ def read_loader(
     loader: Iterable[Batch],
     codec: Codec,
     autocast: Autocast = nullcontext,
-    phases: Phases | None = None,
+    timings: Timings | None = None,
 ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
     """Yield every batch but empty ones of a loader of device batches with its texts and confidences.
 
     One batch is always in flight: its ids are taken only after the next one was queued, so the GPU does not wait for
     the host. `phases` gets the seconds; what the consumer does with a batch counts as the metric's.
     """
-    phases = phases or Phases()
-    phases.start()
-    waiting: tuple[Batch, Fetched] | None = None
+    timings = timings or Timings()
+    timings.start()
+    waiting: tuple[Batch, AsyncHostCopy] | None = None
     for batch in loader:
-        phases.lap("loader")
+        timings.lap("loader")
         if not len(batch):
             continue
         with autocast():
             ids, probabilities = model.read(to_input(batch.images))
-        following = batch, Fetched(ids, probabilities.float())
-        phases.lap("forward")
+        following = batch, AsyncHostCopy(ids, probabilities.float())
+        timings.lap("forward")
         if waiting is not None:
-            yield _decoded(*waiting, codec, phases)
-            phases.lap("metric")
+            yield _decoded(*waiting, codec, timings)
+            timings.lap("metric")
         waiting = following
-    phases.lap("loader")
+    timings.lap("loader")
     if waiting is not None:
-        yield _decoded(*waiting, codec, phases)
-        phases.lap("metric")
+        yield _decoded(*waiting, codec, timings)
+        timings.lap("metric")
 
 
 @torch.inference_mode()
@@ -148,57 +148,57 @@ def read_with_loss(
     codec: Codec,
     normaliser: Normaliser,
     autocast: Autocast = nullcontext,
-    phases: Phases | None = None,
+    timings: Timings | None = None,
 ) -> Iterator[tuple[Batch, list[str], list[str], NDArray[np.float32], float]]:
     """Yield every batch with its normalised truths, texts, confidences, and the mean loss of its images.
 
     The loss is the one of training (the attention head is told the true characters), the texts are read without help.
     One batch is in flight, and `phases` gets the seconds, as in `read_loader`.
     """
-    phases = phases or Phases()
-    phases.start()
-    waiting: tuple[Batch, list[str], Fetched] | None = None
+    timings = timings or Timings()
+    timings.start()
+    waiting: tuple[Batch, list[str], AsyncHostCopy] | None = None
     for batch in loader:
-        phases.lap("loader")
+        timings.lap("loader")
         if not len(batch):  # all of it bad, or none left for this rank: nothing to read, and a mean of nothing is NaN
             continue
         truths = normaliser.apply_all(batch.texts)
         ids, lengths = codec.encode(truths)
-        phases.lap("decode")
+        timings.lap("decode")
         targets = on_device(ids, batch.images.device)
         with autocast():
             features = model.features(to_input(batch.images))
             told = model.head(features, targets)
             loss = model.loss(told, targets, torch.from_numpy(lengths))
             found, probabilities = model.head.read(model.head(features) if model.head.taught_by_targets else told)
-        following = batch, truths, Fetched(found, probabilities.float(), loss.float())
-        phases.lap("forward")
+        following = batch, truths, AsyncHostCopy(found, probabilities.float(), loss.float())
+        timings.lap("forward")
         if waiting is not None:
-            yield _decoded_with_loss(*waiting, codec, phases)
-            phases.lap("metric")
+            yield _decoded_with_loss(*waiting, codec, timings)
+            timings.lap("metric")
         waiting = following
-    phases.lap("loader")
+    timings.lap("loader")
     if waiting is not None:
-        yield _decoded_with_loss(*waiting, codec, phases)
-        phases.lap("metric")
+        yield _decoded_with_loss(*waiting, codec, timings)
+        timings.lap("metric")
 
 
 def _decoded(
-    batch: Batch, fetched: Fetched, codec: Codec, phases: Phases
+    batch: Batch, fetched: AsyncHostCopy, codec: Codec, timings: Timings
 ) -> tuple[Batch, list[str], NDArray[np.float32]]:
     ids, probabilities = fetched.take()
-    phases.lap("forward")
+    timings.lap("forward")
     refuse_nan(probabilities)
     texts, confidences = codec.decode(ids, probabilities)
-    phases.lap("decode")
+    timings.lap("decode")
     return batch, texts, confidences
 
 
 def _decoded_with_loss(
-    batch: Batch, truths: list[str], fetched: Fetched, codec: Codec, phases: Phases
+    batch: Batch, truths: list[str], fetched: AsyncHostCopy, codec: Codec, timings: Timings
 ) -> tuple[Batch, list[str], list[str], NDArray[np.float32], float]:
     ids, probabilities, loss = fetched.take()
-    phases.lap("forward")
+    timings.lap("forward")
     texts, confidences = codec.decode(ids, probabilities)
-    phases.lap("decode")
+    timings.lap("decode")
     return batch, truths, texts, confidences, float(loss)

@@ -111,10 +111,10 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
 def training_input(batch: Batch) -> Tensor:
     """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
     images: Tensor = batch.images
-    if (changes := batch.extra.get("changes")) is not None:
-        from inkmill.data.augment.augment_torch import apply_changes
+    if (deferred := batch.augmentation) is not None:
+        from inkmill.data.augment.augment_torch import apply_deferred
 
-        images = apply_changes(images, changes)
+        images = apply_deferred(images, deferred)
     return to_input(images)
 
 

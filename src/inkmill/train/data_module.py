@@ -33,7 +33,7 @@ from inkmill.errors import DataError, MissingExtraError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import Codec, make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.train.ready import ReadyLoader
+from inkmill.train.tensor_loader import TensorLoader
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -112,7 +112,7 @@ class TextDataModule(LightningDataModule):
             "on_bad_sample": on_bad_sample,
             "keep": cache,
         }
-        self._loaders: list[ReadyLoader] = []
+        self._loaders: list[TensorLoader] = []
 
     @property
     def codec(self) -> Codec:
@@ -132,11 +132,11 @@ class TextDataModule(LightningDataModule):
         """Open the data, once; Lightning calls this in every process."""
         _ = self._opened
 
-    def train_dataloader(self) -> ReadyLoader:
+    def train_dataloader(self) -> TensorLoader:
         """Return a loader of the training batches: shuffled anew in each epoch, augmented."""
         return self._ready(self._opened.train, shuffle=True)
 
-    def val_dataloader(self) -> ReadyLoader:
+    def val_dataloader(self) -> TensorLoader:
         """Return a loader of the validation batches, in the data's own order."""
         return self._ready(self._opened.val, shuffle=False)
 
@@ -164,7 +164,7 @@ class TextDataModule(LightningDataModule):
         train, val = (_usable(source, codec, self._normaliser, notes) for source in (train, val))
         return _Opened(train, val, codec, notes)
 
-    def _ready(self, source: Source, shuffle: bool) -> ReadyLoader:
+    def _ready(self, source: Source, shuffle: bool) -> TensorLoader:
         plan = LoadPlan(source, shuffle=shuffle, **self._options)  # type: ignore[arg-type]
         if plan.resize.mode == "height":
             plan = replace(plan, bucket_widths=measure_buckets(source, plan.resize))
@@ -172,7 +172,7 @@ class TextDataModule(LightningDataModule):
             plan = replace(plan, augmentation=self._augmentation)
         if self.trainer is not None:
             plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
-        loader = ReadyLoader(self._loader(plan), self._opened.codec, self._normaliser)
+        loader = TensorLoader(self._loader(plan), self._opened.codec, self._normaliser)
         self._loaders.append(loader)
         return loader
 

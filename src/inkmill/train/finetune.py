@@ -18,7 +18,7 @@ from torch import Tensor
 
 from inkmill.crypt import Key
 from inkmill.errors import CharsetError, ConfigError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import fitting_cuts, read_any
 from inkmill.nn.narrow import cut, runs
 from inkmill.nn.simulate import simulate_int8
@@ -89,7 +89,7 @@ class _Source:
     weights: dict[str, Tensor]
     prediction: str
     charset: Charset | None
-    card: ReaderCard | None = None
+    card: ModelHeader | None = None
 
     def head_differs(self, model: Recognizer) -> str:
         """Return why no row of the head can be taken, or nothing."""

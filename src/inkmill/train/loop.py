@@ -24,7 +24,7 @@ from inkmill.modelfile.model_card import with_speeds
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime.torch_reader import in_words, on_device
 from inkmill.tasks.recognition.model import Recognizer
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 from inkmill.train.batches import training_input
 from inkmill.train.checkpoint import save_checkpoint
 from inkmill.train.ema import WeightAverage
@@ -204,11 +204,11 @@ class TrainingLoop:
         return self.progress.epoch * self.schedule.steps_per_epoch + within
 
     def _validate(self) -> None:
-        phases = Phases()
-        candidates = {"raw": self._score(self.model, phases)}
+        timings = Timings()
+        candidates = {"raw": self._score(self.model, timings)}
         if self.average is not None:
             with self.average.applied_to(self.model):
-                candidates["ema"] = self._score(self.model, phases)
+                candidates["ema"] = self._score(self.model, timings)
         raw = candidates["raw"]
         if not math.isfinite(raw.loss):
             raise TrainingError(
@@ -223,15 +223,15 @@ class TrainingLoop:
             row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
         self.progress.history.append(row)
         read = len(candidates) * sum(scores.samples for scores in chosen.sets.values())
-        is_best = self._keep_if_best(chosen, weights, images_per_s=read / phases.total)
-        self.reporter.validated(row, chosen, is_best, phases)
+        is_best = self._keep_if_best(chosen, weights, images_per_s=read / timings.total)
+        self.reporter.validated(row, chosen, is_best, timings)
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
 
-    def _score(self, model: Recognizer, phases: Phases) -> Validation:
+    def _score(self, model: Recognizer, timings: Timings) -> Validation:
         autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
         with self._compiled(0):
-            found = validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, phases)
+            found = validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, timings)
         for loader in self.val_loaders.values():
             self.reporter.notes(loader.stats)
         return found

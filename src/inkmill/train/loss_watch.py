@@ -14,8 +14,8 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.errors import TrainingError
-from inkmill.train.fetched import Fetched
-from inkmill.train.ranks import added_up
+from inkmill.train.host_copy import AsyncHostCopy
+from inkmill.train.ranks import all_reduce_sum
 
 NAMED = 8
 """How many keys of a bad batch the error names."""
@@ -33,7 +33,7 @@ class LossWatch:
         self.every = every
         self._several = fabric if fabric is not None and fabric.world_size > 1 else None
         self._waiting: list[tuple[Tensor, int, list[str]]] = []
-        self._asked: tuple[Fetched, list[tuple[int, list[str]]]] | None = None
+        self._asked: tuple[AsyncHostCopy, list[tuple[int, list[str]]]] | None = None
         self._added = 0
         self._sum, self._count = 0.0, 0
         self._recent = math.nan
@@ -71,7 +71,7 @@ class LossWatch:
     def _ask(self) -> None:
         """Have the losses that wait copied, and go on."""
         if self._waiting:
-            fetched = Fetched(torch.stack([loss for loss, _, _ in self._waiting]).double())
+            fetched = AsyncHostCopy(torch.stack([loss for loss, _, _ in self._waiting]).double())
             self._asked = fetched, [(images, keys) for _, images, keys in self._waiting]
             self._waiting = []
 
@@ -110,7 +110,7 @@ class LossWatch:
             self.check()
         except TrainingError as error:
             bad = error
-        elsewhere = self._several is not None and added_up(self._several, [float(bad is not None)])[0] > 0
+        elsewhere = self._several is not None and all_reduce_sum(self._several, [float(bad is not None)])[0] > 0
         if bad is not None:
             raise bad
         if elsewhere:  # no error of ours, so that the other rank's sentence is the one that is told
@@ -119,7 +119,7 @@ class LossWatch:
     def add_up(self) -> None:
         """Make the sums of the epoch those of all ranks, each of which calls this; the first keeps them, no other."""
         if self._several is not None:
-            total, count = added_up(self._several, [self._sum, float(self._count)])
+            total, count = all_reduce_sum(self._several, [self._sum, float(self._count)])
             self._sum, self._count = (total, int(count)) if self._several.is_global_zero else (0.0, 0)
 
     def epoch_mean(self) -> float:

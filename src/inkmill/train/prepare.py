@@ -18,7 +18,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
 from inkmill.data.types import Source, Text
 from inkmill.errors import ConfigError, DataError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step
 from inkmill.runtime.reader import input_resize
 from inkmill.tasks.recognition.charset import Charset
@@ -57,9 +57,9 @@ class Prepared:
     normaliser: Normaliser
     resize: Resize
 
-    def card(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ReaderCard:
+    def card(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ModelHeader:
         """Return the card that goes into the model's file; `history` is how that was made which training began with."""
-        return ReaderCard(
+        return ModelHeader(
             model=spec.model,
             charset=list(self.charset.chars),
             normalise=spec.dataset.normalise,

@@ -15,7 +15,7 @@ from inkmill.data.loaders.plan import Stats
 from inkmill.data.loaders.stages import Seconds
 from inkmill.files import atomic_path
 from inkmill.perf.waiting import WaitingWatch
-from inkmill.timings import Phases
+from inkmill.timings import Timings
 from inkmill.train.validate import Validation
 
 
@@ -129,14 +129,14 @@ class Reporter:
             eta=round(left, 1),
         )
 
-    def validated(self, row: dict[str, Any], chosen: Validation, is_best: bool, phases: Phases) -> None:
+    def validated(self, row: dict[str, Any], chosen: Validation, is_best: bool, timings: Timings) -> None:
         """Say and log what a validation found, and where its time went."""
         if self.results is None:
             return
         ema = f" (ema {row['ema_word_accuracy']:.2%})" if "ema_word_accuracy" in row else ""
         self.say(
             f"  validation: word accuracy {row['word_accuracy']:.2%}{ema}, CER {row['cer']:.2%}, "
-            f"loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  ({phases.in_words()})"
+            f"loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  ({timings.in_words()})"
         )
         for key, truth, text, confidence in [] if row["word_accuracy"] == 1 else chosen.examples[:3]:
             mark = "right" if truth == text else "wrong"
@@ -146,7 +146,7 @@ class Reporter:
         scalars = {f"val/{name}": value for name, value in row.items() if name not in ("epoch", "train_loss")}
         for name, scores in chosen.sets.items():
             scalars |= {f"val/{name}/word_accuracy": scores.word_accuracy, f"val/{name}/cer": scores.cer}
-        seconds = phases.as_dict()
+        seconds = timings.as_dict()
         self._scalars(scalars | {f"val/seconds/{name}": some for name, some in seconds.items()}, row["epoch"])
         kpi = {"train_loss": row["train_loss"], "val_loss": row["val_loss"], "val_acc": row["word_accuracy"]}
         kpi |= {f"val_seconds_{name}": some for name, some in seconds.items()}

@@ -30,7 +30,7 @@ _FAILED, _HEARD, _DONE, _PROCESS = "inkmill/failed", "inkmill/heard", "inkmill/d
 _EXIT_CODE = 2
 
 
-def added_up(fabric: Fabric, numbers: list[float]) -> list[float]:
+def all_reduce_sum(fabric: Fabric, numbers: list[float]) -> list[float]:
     """Return the sums of some numbers over all ranks, each of which calls this; waits for the device."""
     mine = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
     sums: list[float] = cast(torch.Tensor, fabric.all_reduce(mine, reduce_op="sum")).tolist()
@@ -38,7 +38,7 @@ def added_up(fabric: Fabric, numbers: list[float]) -> list[float]:
 
 
 @contextmanager
-def ending_together(fabric: Fabric, tell: Callable[[str], None]) -> Iterator[None]:
+def fail_fast(fabric: Fabric, tell: Callable[[str], None]) -> Iterator[None]:
     """End this process with exit code 2 as soon as another rank has failed inside the same context.
 
     Args:

@@ -22,8 +22,8 @@ from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
-from inkmill.logs import kept_back
-from inkmill.modelfile.header import ReaderCard
+from inkmill.logs import silence_logging
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import fitting_cuts, read_any
 from inkmill.nn.narrow import cut, find_cuts
 from inkmill.nn.simulate import is_simulated
@@ -38,7 +38,7 @@ from inkmill.train.int8 import start_simulating
 from inkmill.train.loop import Progress, TrainingLoop
 from inkmill.train.prepare import Prepared, prepare
 from inkmill.train.progress import Reporter, draw_curves
-from inkmill.train.ranks import ending_together
+from inkmill.train.ranks import fail_fast
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -76,10 +76,10 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
     console = console or Console(quiet=True)
     fabric, note = launch(spec.train)
     if not fabric.is_global_zero:
-        with ending_together(fabric, lambda sentence: None):
+        with fail_fast(fabric, lambda sentence: None):
             return _train(spec, fabric, None, console, "")
     results = open_results(spec, "train")
-    with ending_together(fabric, lambda sentence: results.status("FAILURE", sentence)), results:
+    with fail_fast(fabric, lambda sentence: results.status("FAILURE", sentence)), results:
         return _train(spec, fabric, results, console, note)
 
 
@@ -151,7 +151,7 @@ def launch(settings: TrainSpec) -> tuple[Fabric, str]:
     if several and hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
         # Fabric wraps the model on a stream of its own, as DDP's authors advise; torch warns of it in the first step.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    with kept_back(logging.INFO):  # that it computes in bf16 is said below
+    with silence_logging(logging.INFO):  # that it computes in bf16 is said below
         fabric = Fabric(
             accelerator="cuda",
             devices=wanted,
@@ -276,7 +276,7 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
         raise ModelFileError(
             f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"
         )
-    before = ReaderCard.from_json(state["reader"], str(path))
+    before = ModelHeader.from_json(state["reader"], str(path))
     differs = _differences(before, loop.prepared.card(spec, {}))
     if state.get("optimizer_name", spec.train.optim.name) != spec.train.optim.name:
         differs.append("train.optim.name")
@@ -293,7 +293,7 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
     reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
 
 
-def _differences(before: ReaderCard, now: ReaderCard) -> list[str]:
+def _differences(before: ModelHeader, now: ModelHeader) -> list[str]:
     names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
     of_start = ("backbone_pretrained", "pruned_graph_path", "quantize_model_path")
     wrong = [f"model.{name}" for name in names if name not in of_start]

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from inkmill.train.ranks import added_up
+from inkmill.train.ranks import all_reduce_sum
 
 
 class StopSignal:
@@ -30,7 +30,7 @@ class StopSignal:
         """Return whether the run is to stop after `step`; several ranks agree, or one would wait for ever."""
         if self._fabric.world_size == 1:
             return self._asked
-        return not step % self._every and added_up(self._fabric, [float(self._asked)])[0] > 0
+        return not step % self._every and all_reduce_sum(self._fabric, [float(self._asked)])[0] > 0
 
     @contextmanager
     def listened_for(self) -> Iterator[None]:

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from inkmill.data.augment import Augmentation, apply_cv  # noqa: E402
 from inkmill.data.augment import spec as ops  # noqa: E402
-from inkmill.data.augment.augment_torch import DrawingPass, apply_changes  # noqa: E402
-from inkmill.data.augment.changes import Changes  # noqa: E402
+from inkmill.data.augment.augment_torch import DrawingPass, apply_deferred  # noqa: E402
+from inkmill.data.augment.changes import DeferredAugmentation  # noqa: E402
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states, row_states, uniforms  # noqa: E402
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names  # noqa: E402
 from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
@@ -117,13 +117,13 @@ def test_equal_specs_share_a_pass_and_others_do_not() -> None:
 def test_on_a_cpu_changes_are_applied_by_their_table(crops: dict[int, np.ndarray]) -> None:
     index = np.arange(30)
     augmentation, expected = shown(crops[3], "scene_text", index)
-    changes = Changes(augmentation, 9, 1, index, 32, 128, batch_size=64)
+    changes = DeferredAugmentation(augmentation, 9, 1, index, 32, 128, batch_size=64)
     assert len(changes) == 30
     with pytest.raises(ValueError, match="those of a batch of"):
-        apply_changes(torch.from_numpy(crops[3][:29]), changes)
-    nothing = Changes(augmentation, 9, 1, index[:0], 32, 128, batch_size=64)
-    assert apply_changes(torch.from_numpy(crops[3][:0]), nothing).shape == (0, 32, 128, 3)
-    assert np.array_equal(apply_changes(torch.from_numpy(crops[3][index]), changes).numpy(), expected)
+        apply_deferred(torch.from_numpy(crops[3][:29]), changes)
+    nothing = DeferredAugmentation(augmentation, 9, 1, index[:0], 32, 128, batch_size=64)
+    assert apply_deferred(torch.from_numpy(crops[3][:0]), nothing).shape == (0, 32, 128, 3)
+    assert np.array_equal(apply_deferred(torch.from_numpy(crops[3][index]), changes).numpy(), expected)
 
 
 def test_a_compiler_sees_the_drawing_of_all_ops_as_one_graph() -> None:
@@ -166,8 +166,8 @@ def test_the_compiled_pass_on_a_gpu_draws_and_shows_the_same(
     augment = DrawingPass(augmentation, 512, on_gpu.device, held=on_gpu)
     for rows in (index, index[:100], index[::-1].copy()):  # the first records the pass, the others replay it
         by_cv = apply_cv(images[rows], augmentation.draw(9, 1, rows, 32, 128))
-        changes = Changes(augmentation, 9, 1, rows, 32, 128, batch_size=512)
-        by_gpu = augment(9, 1, rows) if held else apply_changes(on_gpu[torch.from_numpy(rows).cuda()], changes)
+        changes = DeferredAugmentation(augmentation, 9, 1, rows, 32, 128, batch_size=512)
+        by_gpu = augment(9, 1, rows) if held else apply_deferred(on_gpu[torch.from_numpy(rows).cuda()], changes)
         difference = np.abs(by_gpu.cpu().numpy().astype(int) - by_cv)
         assert difference.mean() < 0.4  # as in test_engines: OpenCV rounds after each change
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from inkmill.data.augment import Augmentation, Table, apply_cv
+from inkmill.data.augment import Augmentation, AugmentParams, apply_cv
 from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names
 
 # Largest mean and largest single difference between OpenCV and torch, in shades of 255. OpenCV rounds to whole shades
@@ -16,12 +16,12 @@ ONE_BY_ONE = {name: JPEG if name == "jpeg" else ROUNDING for name in OPS.names()
 PRESETS = {"tao": (0.1, 2), "captcha": (0.1, 3), "lib_ocr": (0.3, 3), "scene_text": (0.4, 60)}
 
 
-def drawn(images: np.ndarray, *entries: dict, seed: int = 0) -> Table:
+def drawn(images: np.ndarray, *entries: dict, seed: int = 0) -> AugmentParams:
     count, height, width, _ = images.shape
     return Augmentation(parse_ops(entries)).draw(seed, 0, np.arange(count), height, width)
 
 
-def apply_torch(images: np.ndarray, table: Table) -> np.ndarray:
+def apply_torch(images: np.ndarray, table: AugmentParams) -> np.ndarray:
     torch = pytest.importorskip("torch")
     from inkmill.data.augment.table_torch import apply_torch
 

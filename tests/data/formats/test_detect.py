@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.formats.detect import sniff, with_format
+from inkmill.data.formats.detect import detect_format, with_format
 from inkmill.data.formats.roots import list_images
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
@@ -29,7 +29,7 @@ def test_a_label_file_is_recognised_by_its_content_whatever_its_name(name: str, 
     make_images(tmp_path, ["images/a.png", "images/b.png"])
     (tmp_path / "train.txt").write_text(FILES[name], "utf-8")
     for path in (tmp_path / "train.txt", tmp_path):
-        finding = sniff(path)
+        finding = detect_format(path)
         assert (finding.format, finding.root, finding.labels) == (name, tmp_path, tmp_path / "train.txt")
         assert "of the first" in finding.why
 
@@ -37,13 +37,13 @@ def test_a_label_file_is_recognised_by_its_content_whatever_its_name(name: str, 
 def test_names_with_spaces_decide_for_tabs(tmp_path: Path, make_images) -> None:
     make_images(tmp_path, ["my cat.png"])
     (tmp_path / "gt.txt").write_text("my cat.png\tx\n")
-    assert sniff(tmp_path / "gt.txt").format == "tsv"
+    assert detect_format(tmp_path / "gt.txt").format == "tsv"
 
 
 def test_a_tab_after_a_name_and_spaces_are_read_as_the_disk_says(tmp_path: Path, make_images) -> None:
     make_images(tmp_path, ["a.png"])
     (tmp_path / "gt.txt").write_text("a.png 12\tkg\n")
-    assert sniff(tmp_path / "gt.txt").format == "gt_list"
+    assert detect_format(tmp_path / "gt.txt").format == "gt_list"
 
 
 @pytest.mark.parametrize("place", ["images/a.png", "a.png", "../images/a.png", "../a.png"])
@@ -51,14 +51,14 @@ def test_the_folder_of_the_images_is_found(place: str, tmp_path: Path, make_imag
     folder = tmp_path / "set"
     make_images(folder, [place])
     (folder / "labels.tsv").write_text("a.png\tx\n")
-    assert (sniff(folder / "labels.tsv").root / "a.png").is_file()
+    assert (detect_format(folder / "labels.tsv").root / "a.png").is_file()
 
 
 def test_an_absolute_path_and_one_leading_out_are_found(tmp_path: Path, make_images) -> None:
     make_images(tmp_path / "elsewhere", ["a.png"])
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "labels.tsv").write_text(f"{tmp_path}/elsewhere/a.png\tx\n../elsewhere/a.png\ty\n")
-    assert "2 of the first 2 images" in sniff(tmp_path / "set").why
+    assert "2 of the first 2 images" in detect_format(tmp_path / "set").why
 
 
 def test_our_own_and_foreign_notes_are_not_taken_for_labels(tmp_path: Path, make_images) -> None:
@@ -66,7 +66,7 @@ def test_our_own_and_foreign_notes_are_not_taken_for_labels(tmp_path: Path, make
     (tmp_path / "labels.tsv").write_text("images/a.png\tx\n")
     for name in ("characters.txt", "README.txt", "manifest.json", "rejects.tsv"):
         (tmp_path / name).write_text("images/a.png\tx\n")
-    assert sniff(tmp_path).labels.name == "labels.tsv"
+    assert detect_format(tmp_path).labels.name == "labels.tsv"
 
 
 def test_several_label_files_are_a_question_for_the_user(tmp_path: Path, make_images) -> None:
@@ -74,21 +74,21 @@ def test_several_label_files_are_a_question_for_the_user(tmp_path: Path, make_im
     for name in ("train.tsv", "val.tsv"):
         (tmp_path / name).write_text("images/a.png\tx\n")
     with pytest.raises(DataError, match=r"several label files \(train\.tsv, val\.tsv\)"):
-        sniff(tmp_path)
+        detect_format(tmp_path)
 
 
 def test_folders_without_a_label_file_are_read_by_text_files_or_names(tmp_path: Path, make_images) -> None:
     make_images(tmp_path / "named", ["0042.png"])
     make_images(tmp_path / "texts", ["1.png"])
     (tmp_path / "texts" / "1.txt").write_text("x")
-    assert sniff(tmp_path / "named").format == "filename"
-    assert sniff(tmp_path / "texts").format == "txt"
+    assert detect_format(tmp_path / "named").format == "filename"
+    assert detect_format(tmp_path / "texts").format == "txt"
 
 
 def test_images_that_are_nowhere_are_said_to_be_nowhere_and_where_was_looked(tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text("gone.png\tx\n")
     with pytest.raises(DataError, match=r"as tsv, none of the first 1 images is in") as caught:
-        sniff(tmp_path / "labels.tsv")
+        detect_format(tmp_path / "labels.tsv")
     assert str(tmp_path) in str(caught.value)
 
 
@@ -96,12 +96,12 @@ def test_images_that_are_nowhere_are_said_to_be_nowhere_and_where_was_looked(tmp
 def test_a_file_that_is_no_label_file_says_why(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text(text)
     with pytest.raises(DataError, match=said):
-        sniff(tmp_path / "labels.txt")
+        detect_format(tmp_path / "labels.txt")
 
 
 def test_an_empty_folder_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected a label file, a data\.mdb, tar shards.*found no image"):
-        sniff(tmp_path)
+        detect_format(tmp_path)
 
 
 def test_a_named_format_reports_its_own_first_error(tmp_path: Path, make_images) -> None:
@@ -133,14 +133,14 @@ def test_texts_beside_pictures_of_any_kind_are_theirs(suffix: str, tmp_path: Pat
         make_images(tmp_path, [f"{number}.png"])
         (tmp_path / f"{number}.png").rename(tmp_path / f"{number}{suffix}")
         (tmp_path / f"{number}.txt").write_text("x")
-    assert sniff(tmp_path).format == "txt"
+    assert detect_format(tmp_path).format == "txt"
 
 
 def test_a_line_that_is_too_long_to_be_a_name_is_none(tmp_path: Path, make_images) -> None:
     names = [f"{number:04d}.png" for number in range(30)]
     make_images(tmp_path, names)
     (tmp_path / "labels.json").write_text(json.dumps(dict.fromkeys(names, "New York 20")))
-    assert sniff(tmp_path).format == "doctr"
+    assert detect_format(tmp_path).format == "doctr"
 
 
 def test_a_label_file_whose_name_begins_like_a_dictionarys_is_one(tmp_path: Path, make_images) -> None:
@@ -148,7 +148,7 @@ def test_a_label_file_whose_name_begins_like_a_dictionarys_is_one(tmp_path: Path
     (tmp_path / "dictation.tsv").write_text("images/0000.1.png\tten words\n")
     for name in ("dict.txt", "vocab_vi.txt", "Dictionary.txt", "LICENSE.txt"):
         (tmp_path / name).write_text("a\nb\n")
-    assert sniff(tmp_path).labels.name == "dictation.tsv"
+    assert detect_format(tmp_path).labels.name == "dictation.tsv"
 
 
 def test_a_lone_surrogate_in_json_is_kept_and_a_huge_number_refused(tmp_path: Path, make_images) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats import FORMATS, Entry
-from inkmill.data.formats.detect import sniff
+from inkmill.data.formats.detect import detect_format
 from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import open_source
 from inkmill.data.types import Polygons, Target, Text
@@ -50,7 +50,7 @@ def test_icdar_files_hold_regions_beside_the_image_or_elsewhere(place: str, tmp_
     assert entry.image == image
     corners = [[[1, 2], [9, 2.5], [9, 7], [1, 7]], [[0, 0], [5, 0], [5, 5], [0, 5]]]
     assert facts(entry.target) == (corners, (False, True), ("Hà Nội, 7", ""))
-    assert sniff(tmp_path).format == "icdar_det"
+    assert detect_format(tmp_path).format == "icdar_det"
 
 
 WRONG_PADDLE = [

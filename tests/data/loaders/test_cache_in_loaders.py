@@ -86,6 +86,6 @@ def test_without_an_engine_the_changes_come_along(
     with make_loader(captcha_plan(augmentation=AUGMENTED, engine="none"), 1) as loader:
         batches = list(loader)
     for batch in batches:
-        batch.images = apply_cv(batch.images, batch.extra["changes"].table)
+        batch.images = apply_cv(batch.images, batch.augmentation.table)
     assert snapshot(batches) == done
     assert snapshot(batches) != snapshot(make_loader(captcha_plan()))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
 from inkmill.data.loaders.pool import Pool
-from inkmill.data.loaders.worker_process import put_together, taken_apart
+from inkmill.data.loaders.worker_process import deserialize_job, serialize_job
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to the worker processes, which import this module
 
@@ -121,10 +121,10 @@ class Marks:
 def test_workers_are_handed_nothing_large_as_they_start() -> None:
     """A pipe holds 64 KiB, and nobody reads it before the process runs: each would start when the last one has."""
     job = Marks(np.arange(100_000), shared.allocate(10))
-    packed, shares = taken_apart(job)
+    packed, shares = serialize_job(job)
     assert len(packed) > job.large.nbytes
     assert shares == [job.marked]
-    again = put_together(packed, shares)
+    again = deserialize_job(packed, shares)
     assert isinstance(again, Marks)
     assert again.marked is job.marked
     assert np.array_equal(again.large, job.large)

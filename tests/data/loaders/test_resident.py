@@ -38,10 +38,10 @@ def test_batches_are_those_of_the_inline_loader_augmented_in_every_epoch(plan):
             for batch, expected in zip(loader, reference, strict=True):
                 assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
                 assert np.array_equal(batch.widths, expected.widths)
-                shown = apply_torch(torch.from_numpy(expected.images), expected.extra["changes"].table)
+                shown = apply_torch(torch.from_numpy(expected.images), expected.augmentation.table)
                 # A number drawn by torch may differ in its last bit, and a pixel so be rounded the other way.
                 assert (batch.images.int() - shown.int()).abs().float().mean() < 0.01
-                assert "changes" not in batch.extra
+                assert batch.augmentation is None
 
 
 def test_epochs_differ_by_their_augmentation(plan):

@@ -159,9 +159,9 @@ def test_batches_are_the_same(
             sizes = numbers_of(other.images, len(other))[:, 1:3].tolist()
             assert [80, 240] in sizes  # as decoded
             assert sizes.count([80, 240]) < len(other)  # for which there is no room
-            assert np.array_equal(resize_here(other.images, other.extra["ragged"]), one.images)
+            assert np.array_equal(resize_here(other.images, other.ragged), one.images)
             assert (one.keys, one.texts, one.widths.tolist()) == (other.keys, other.texts, other.widths.tolist())
-            changes = other.extra["changes"]
+            changes = other.augmentation
             assert (len(changes), changes.height, changes.width) == one.images.shape[:3]
         assert loader.stats.left_out == reference.stats.left_out == len(bad)
 
@@ -174,7 +174,7 @@ def test_who_iterates_gets_fitted_pictures_all_the_same(
     with make_loader(plan, workers, kind) as loader:
         assert loader.leave_ragged()
         batches = list(loader)
-        assert not any("ragged" in batch.extra for batch in batches)
+        assert not any(batch.ragged is not None for batch in batches)
         assert snapshot(batches) == snapshot(make_loader(plan))
 
 
@@ -247,7 +247,7 @@ def test_what_reaches_a_gpu_is_the_same(
         assert loader.leave_ragged()
         for _ in range(2):
             for one, other in zip(reference, on_gpu, strict=True):
-                assert "ragged" not in other.extra
+                assert other.ragged is None
                 assert np.array_equal(other.images.cpu().numpy(), one.images)
 
 

@@ -12,7 +12,7 @@ import pytest
 from captcha_source import SlowPipeline, SlowSource
 
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.loaders.maker import BatchMaker, Made
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.stages import STAGES, StageClock, add
 from inkmill.data.pipeline.cache import CacheConfig
 
@@ -99,8 +99,8 @@ def test_kept_pictures_are_neither_read_nor_decoded(captcha_plan: Callable[..., 
 def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> None:
     plan = captcha_plan()
     buffer = np.empty(plan.batch_bytes, np.uint8)
-    made = BatchMaker(plan, None, np.zeros(len(plan.source), np.uint8)).make(0, 2, buffer)
-    assert Made.unpack(made.pack(), buffer).stages == made.stages
+    made = BatchAssembler(plan, None, np.zeros(len(plan.source), np.uint8)).make(0, 2, buffer)
+    assert CollatedBatch.unpack(made.pack(), buffer).stages == made.stages
 
 
 @pytest.mark.parametrize("careful", [False, True])

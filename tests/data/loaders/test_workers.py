@@ -77,11 +77,11 @@ def test_changes_left_to_the_device_are_those_of_each_batch_and_outlive_it(
     plan = replace(plan, max_bad=1.0)
     expected = list(make_loader(plan))
     with make_loader(plan, 2) as loader:
-        left = [batch.extra["changes"] for batch in loader.views()]  # their slots are written again meanwhile
+        left = [batch.augmentation for batch in loader.views()]  # their slots are written again meanwhile
     for changes, batch in zip(left, expected, strict=True):
         drawn = wanted.draw(plan.seed, 0, batch.index, 32, batch.images.shape[2])
         assert np.array_equal(changes.table.values, drawn.values)
-        assert np.array_equal(batch.extra["changes"].table.values, drawn.values)
+        assert np.array_equal(batch.augmentation.table.values, drawn.values)
         assert len(changes) == len(batch)
     assert {len(changes) for changes in left} == {8, 7, 3}
 

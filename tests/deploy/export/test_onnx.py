@@ -21,7 +21,7 @@ from inkmill.deploy.export.onnx import export
 from inkmill.deploy.export.pictures import choose_pictures
 from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.tasks.recognition.codecs import make_codec
@@ -33,7 +33,7 @@ def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
     small = ["model.backbone=Tiny", "model.input_width=64", "dataset.max_label_length=6"]
     places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
     spec = load_spec(None, [*small, *overrides, *places])
-    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
     codec = make_codec(spec.model.prediction, card.characters(), 6)
     torch.manual_seed(0)
     model = build_recognizer(spec.model, codec.num_classes, 6)
@@ -158,7 +158,7 @@ def test_crops_that_fill_the_input_are_made_of_three_widths(
     spec = untrained(
         tmp_path, f"model.input_width={width}", f"model.input_resize={resize}", f"evaluate.test={captchas}"
     )
-    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
     pictures = choose_pictures(spec, card, 30)
     assert len(pictures.widths) >= 3
     assert pictures.origin.endswith("two of three made to fill two thirds and one third of the input")

@@ -18,7 +18,7 @@ from inkmill.config.load import load_spec
 from inkmill.deploy.export.graph import record
 from inkmill.deploy.export.onnx import export
 from inkmill.errors import ConfigError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import layers_in_float, layers_in_int8
 from inkmill.runtime.torch_reader import TorchReader, to_input
@@ -65,7 +65,7 @@ def test_the_file_reads_captchas_as_torch_does_within_int8(trained: Path, captch
 def simulated(captchas: Path, *overrides: str) -> Recognizer:
     """Return a recogniser with fresh weights that simulates int8, with ranges of captchas."""
     spec = load_spec(None, [*SMALL, *overrides, "model.quantize=true"])
-    card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=4)
+    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=4)
     torch.manual_seed(0)
     model = build_recognizer(spec.model, card.codec().num_classes, 4).eval()
     resize = TorchReader(model, card).resize

@@ -14,7 +14,7 @@ from inkmill.deploy.export.onnx import export
 from inkmill.deploy.prune.compare import count_macs
 from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError, ModelFileError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_reader, read_weights, save_reader
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import build_recognizer
@@ -26,7 +26,7 @@ def untrained(folder: Path, *overrides: str) -> Spec:
     small = ["model.backbone=VGG", "model.feature_channel=32", "model.hidden_size=16", "model.input_width=64"]
     places = [f"results_dir={folder}", f"prune.checkpoint={folder / 'reader.safetensors'}"]
     spec = load_spec(None, [*small, *places, "prune.prune_setting.granularity=2", *overrides])
-    card = ReaderCard(
+    card = ModelHeader(
         model=spec.model, charset=list("0123456789"), max_label_length=6, provenance={"scores": {"cer": 0.1}}
     )
     codec = make_codec(spec.model.prediction, card.characters(), 6)

@@ -12,7 +12,7 @@ from inkmill.config.load import load_spec
 from inkmill.deploy.export.onnx import export
 from inkmill.deploy.tensorrt.tensorrt import Library, load_tensorrt
 from inkmill.errors import MissingExtraError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.tasks.recognition.model import build_recognizer
 
@@ -47,7 +47,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             folder = tmp_path_factory.mktemp("fresh")
             places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
             spec = load_spec(None, [*SMALL, *overrides, *places])
-            card = ReaderCard(model=spec.model, charset=list("0123456789"), max_label_length=6)
+            card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
             torch.manual_seed(0)
             model = build_recognizer(spec.model, card.codec().num_classes, 6)
             model.head.get_parameter("classes.weight").data *= 30  # sure of what it reads

@@ -16,7 +16,7 @@ from inkmill.deploy.tensorrt import build
 from inkmill.deploy.tensorrt.build import build_engine
 from inkmill.deploy.tensorrt.tensorrt import Library
 from inkmill.errors import InkmillError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.onnx import OnnxReader
 
 TRT = "gen_trt_engine.tensorrt"
@@ -91,7 +91,7 @@ def test_an_engine_lies_beside_all_that_reading_with_it_needs(
         onnx.checker.check_model(compiled)
     assert (tmp_path / "ranges.json").exists() == (kind == "INT8")
     told = json.loads((tmp_path / "reader.engine.card.json").read_text("utf-8"))
-    read = ReaderCard.model_validate(
+    read = ModelHeader.model_validate(
         {name: told[name] for name in ("model", "charset", "normalise", "max_label_length")}
     )
     original = OnnxReader(reader, "cpu").card

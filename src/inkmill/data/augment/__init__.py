@@ -3,19 +3,19 @@
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.apply_cv import apply_cv
-from inkmill.data.augment.changes import Changes
+from inkmill.data.augment.changes import DeferredAugmentation
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.polygons import move_polygons
-from inkmill.data.augment.table import Layout, Table
+from inkmill.data.augment.table import AugmentParams, ParamLayout
 
 __all__ = [
     "AlbumentationsPipeline",
+    "AugmentParams",
     "Augmentation",
-    "Changes",
-    "Layout",
-    "Table",
-    "apply_changes",
+    "DeferredAugmentation",
+    "ParamLayout",
     "apply_cv",
+    "apply_deferred",
     "apply_torch",
     "move_polygons",
     "open_augmentation",
@@ -39,8 +39,8 @@ def __getattr__(name: str) -> object:
         from inkmill.data.augment.table_torch import apply_torch
 
         return apply_torch
-    if name == "apply_changes":
-        from inkmill.data.augment.augment_torch import apply_changes
+    if name == "apply_deferred":
+        from inkmill.data.augment.augment_torch import apply_deferred
 
-        return apply_changes
+        return apply_deferred
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

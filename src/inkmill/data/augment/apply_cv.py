@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
-from inkmill.data.augment.table import Floats, Table, gray_gain
+from inkmill.data.augment.table import AugmentParams, Floats, gray_gain
 
 Images = NDArray[np.uint8]
 Step = tuple[Any, Callable[[Images, int], Images]]
 
 
-def apply_cv(images: Images, table: Table) -> Images:
+def apply_cv(images: Images, table: AugmentParams) -> Images:
     """Apply a table to a batch.
 
     Args:
@@ -45,7 +45,7 @@ def apply_cv(images: Images, table: Table) -> Images:
     return out
 
 
-def _steps(table: Table, channels: int) -> list[Step]:
+def _steps(table: AugmentParams, channels: int) -> list[Step]:
     """Return the passes in their order: which rows need one, and what it does to a row."""
     steps: list[Step] = []
     if table.space is not None or table.waves is not None:
@@ -64,7 +64,7 @@ def _steps(table: Table, channels: int) -> list[Step]:
     return steps
 
 
-def _warp(table: Table) -> Step:
+def _warp(table: AugmentParams) -> Step:
     size = (table.width, table.height)
     space = table.space if table.space is not None else np.tile(np.eye(3, dtype=np.float32), (len(table), 1, 1))
     flat = (space[:, 2] == (0, 0, 1)).all(axis=1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inkmill.data.augment import spec as ops
-from inkmill.data.augment.changes import Changes
+from inkmill.data.augment.changes import DeferredAugmentation
 from inkmill.data.augment.draw import Augmentation
 from inkmill.data.augment.engine_torch import Constants, change_images, constants_on
 from inkmill.data.augment.random_numbers import epoch_key, keyed_states
@@ -30,7 +30,7 @@ _passes: dict[tuple[Any, ...], DrawingPass] = {}
 """The last used last."""
 
 
-def apply_changes(images: Tensor, changes: Changes) -> Tensor:
+def apply_deferred(images: Tensor, changes: DeferredAugmentation) -> Tensor:
     """Do to a batch what a loader left to be done: on a GPU in one compiled pass that draws, on a CPU by its table.
 
     Args:

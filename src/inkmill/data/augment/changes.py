@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.draw import Augmentation
-from inkmill.data.augment.table import Table
+from inkmill.data.augment.table import AugmentParams
 
 
 @dataclass(frozen=True, eq=False)
-class Changes:
+class DeferredAugmentation:
     """What is to happen to a batch.
 
     Attributes:
@@ -40,6 +40,6 @@ class Changes:
         return len(self.index)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> AugmentParams:
         """The numbers, drawn on the CPU."""
         return self.augmentation.draw(self.seed, self.epoch, self.index, self.height, self.width)

@@ -19,7 +19,7 @@ from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import spec as ops
 from inkmill.data.augment.drawing import ELASTIC_WAVES, Drawing, draws_of, is_colour, is_spatial
 from inkmill.data.augment.random_numbers import Bits, draw_numbers, draw_steps, row_states, uniforms
-from inkmill.data.augment.table import Layout, Table
+from inkmill.data.augment.table import AugmentParams, ParamLayout
 from inkmill.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ class Augmentation:
     def __bool__(self) -> bool:
         return bool(self._ops)
 
-    def draw(self, seed: int, epoch: int, index: NDArray[np.int64], height: int, width: int) -> Table:
+    def draw(self, seed: int, epoch: int, index: NDArray[np.int64], height: int, width: int) -> AugmentParams:
         """Draw the changes to a batch.
 
         Args:
@@ -99,7 +99,7 @@ class Augmentation:
         values = np.empty((len(states), self.layout.size), np.float32)
         for number, column in enumerate(self.columns(np, states, self.steps, height, width)):
             values[:, number] = column
-        return Table(values, self.layout, height, width)
+        return AugmentParams(values, self.layout, height, width)
 
     def columns(self, xp: Any, states: Bits, steps: Bits, height: int, width: int) -> list[Any]:
         """Return the numbers of a table, not yet put together.
@@ -152,11 +152,11 @@ def _flatten(
             yield _NumberedOp(op, number, gates)
 
 
-def _layout(entries: list[_NumberedOp]) -> Layout:
+def _layout(entries: list[_NumberedOp]) -> ParamLayout:
     changes = [entry.op for entry in entries]
     kinds = [type(op) for op in changes]
     sigmas = [op.largest for op in changes if isinstance(op, ops.Blur)]
-    return Layout(
+    return ParamLayout(
         space=any(map(is_spatial, changes)),
         waves=kinds.count(ops.Curve) + ELASTIC_WAVES * kinds.count(ops.Elastic),
         blur_radius=math.ceil(3 * math.hypot(*sigmas)),

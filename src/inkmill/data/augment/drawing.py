@@ -15,7 +15,7 @@ import numpy as np
 from inkmill.data.augment import spec as ops
 from inkmill.data.augment.matrices import Matrix, Number, dot, identity, plus, times
 from inkmill.data.augment.random_numbers import NOISE_RING
-from inkmill.data.augment.table import LUMA, Layout
+from inkmill.data.augment.table import LUMA, ParamLayout
 
 ELASTIC_WAVES = 3
 _TURN = 2 * math.pi
@@ -94,7 +94,7 @@ class Drawing:
         """Change each entry of the colour matrix, given with its column."""
         self.colour = [[change(entry, column) for column, entry in enumerate(row)] for row in self.colour]
 
-    def columns(self, layout: Layout) -> list[Number]:
+    def columns(self, layout: ParamLayout) -> list[Number]:
         """Return the table's columns, layout.size of them."""
         parts: dict[str, Callable[[], list[Number]]] = {
             "space": self._centred_space,

@@ -22,7 +22,7 @@ from torch import Tensor
 from inkmill.data.augment import passes_torch
 from inkmill.data.augment.jpeg_torch import cosine_transform, jpeg_marks, quantisation_steps
 from inkmill.data.augment.random_numbers import noise_ring
-from inkmill.data.augment.table import Layout
+from inkmill.data.augment.table import ParamLayout
 
 try:  # it comes with torch where there are GPUs, except on Windows
     from inkmill.kernels import passes as passes_triton
@@ -39,7 +39,7 @@ def change_images(
     blur_rows: Tensor | None,
     jpeg_rows: Tensor | None,
     constants: Constants,
-    layout: Layout,
+    layout: ParamLayout,
 ) -> Tensor:
     """Apply a table's numbers.
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT
-from inkmill.data.augment.table import LUMA, Layout
+from inkmill.data.augment.table import LUMA, ParamLayout
 
 
-def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tensor:
+def warp(images: Tensor, index: Tensor, values: Tensor, layout: ParamLayout) -> Tensor:
     """Fetch each output pixel from its place in the input, bilinear, borders repeated; see warp_triton."""
     batch, columns, (height, width) = len(index), layout.columns, images.shape[1:3]
     x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :].expand(batch, height, width)
@@ -40,7 +40,7 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: Layout) -> Tenso
     return torch.lerp(upper, lower, low_share)
 
 
-def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
+def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
     """Blur rows, all for None, by two matrix products, which take any sigma the same time; see blur_triton."""
     sigma = values[:, layout.columns["blur"]]
     if rows is not None:
@@ -65,7 +65,7 @@ def _blurring(sigma: Tensor, size: int, radius: int) -> Tensor:
 
 
 def shade(
-    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: Layout
+    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: ParamLayout
 ) -> Tensor:
     """Apply colour and noise, and round; see shade_triton."""
     columns, pixels = layout.columns, _merged(pixels, blurred, place).float()
@@ -96,7 +96,7 @@ def _noise(pixels: Tensor, noise: Tensor, ring: Tensor) -> Tensor:
     return pixels + ring[places].float() * (noise[:, 0] / NOISE_UNIT)[:, None, None, None]
 
 
-def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: Layout) -> Tensor:
+def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
     """Put the compressed rows in their places, and cut out; see finish_triton."""
     pixels = _merged(pixels, marked, place)
     for number in range(layout.cutouts):

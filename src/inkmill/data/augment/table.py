@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParamLayout:
     """Which columns a table has; fixed by the spec, and so the same for every batch.
 
     Attributes:
@@ -80,7 +80,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Table:
+class AugmentParams:
     """The changes to a batch of images, as numbers.
 
     Attributes:
@@ -90,16 +90,16 @@ class Table:
     """
 
     values: Floats
-    layout: Layout
+    layout: ParamLayout
     height: int
     width: int
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def rows(self, selection: slice | NDArray[np.int64]) -> Table:
+    def rows(self, selection: slice | NDArray[np.int64]) -> AugmentParams:
         """Return the table of some of the images."""
-        return Table(self.values[selection], self.layout, self.height, self.width)
+        return AugmentParams(self.values[selection], self.layout, self.height, self.width)
 
     def part(self, name: str) -> Floats | None:
         """Return one part, (B, its numbers), or None where the spec has no such change."""

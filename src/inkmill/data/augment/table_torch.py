@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.table import Layout, Table
+from inkmill.data.augment.table import AugmentParams, ParamLayout
 from inkmill.errors import MissingExtraError
 
 try:
@@ -36,7 +36,7 @@ MAX_COMPILATIONS = 64
 """Batch sizes x bucket widths x specs; torch's own limit of 8 falls back silently."""
 
 
-def apply_torch(images: Tensor, table: Table, compiled: bool | None = None) -> Tensor:
+def apply_torch(images: Tensor, table: AugmentParams, compiled: bool | None = None) -> Tensor:
     """Apply a table to a batch.
 
     Args:
@@ -85,7 +85,7 @@ def passes_on(device: torch.device) -> Iterator[None]:
 
 
 def choose_rows(
-    needed: Sequence[NDArray[np.bool_] | None], layout: Layout, count: int, compiled: bool
+    needed: Sequence[NDArray[np.bool_] | None], layout: ParamLayout, count: int, compiled: bool
 ) -> tuple[bool, list[NDArray[np.int64] | None]]:
     """Choose the rows of a batch to blur and to compress.
 
@@ -125,7 +125,7 @@ def packed_for(
 
 
 @lru_cache(maxsize=MAX_COMPILATIONS)
-def _engine(layout: Layout, compiled: bool) -> Engine:
+def _engine(layout: ParamLayout, compiled: bool) -> Engine:
     """Return the function that applies tables of one layout."""
     size = layout.size  # looked up out here: the compiler does not follow it, and would cut the pass in two
 

@@ -36,7 +36,7 @@ _MANY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Detected:
     """What a path was recognised as.
 
     Attributes:
@@ -54,7 +54,7 @@ class Finding:
     why: str
 
 
-def sniff(path: Path, images: Path | None = None, label_pattern: str | None = None) -> Finding:
+def detect_format(path: Path, images: Path | None = None, label_pattern: str | None = None) -> Detected:
     """Recognise a folder, a label file, an LMDB or tar shards.
 
     Args:
@@ -66,9 +66,9 @@ def sniff(path: Path, images: Path | None = None, label_pattern: str | None = No
         DataError: nothing fits; the message says what was tried and what each lacked.
     """
     if path.suffix.lower() == ".tar":
-        return Finding("shards", "", path, path.parent, f"{path} is a tar file")
+        return Detected("shards", "", path, path.parent, f"{path} is a tar file")
     if path.name == "data.mdb":
-        return Finding("lmdb", "", path.parent, path.parent, f"{path} is an LMDB")
+        return Detected("lmdb", "", path.parent, path.parent, f"{path} is an LMDB")
     if path.is_dir():
         return _sniff_folder(path, label_pattern)
     finding, tried = _sniff_file(path, images)
@@ -77,7 +77,7 @@ def sniff(path: Path, images: Path | None = None, label_pattern: str | None = No
     return finding
 
 
-def with_format(path: Path, name: str, images: Path | None = None, label_pattern: str | None = None) -> Finding:
+def with_format(path: Path, name: str, images: Path | None = None, label_pattern: str | None = None) -> Detected:
     """Return the finding for a path whose format the user has named; only the images are looked for.
 
     Raises:
@@ -88,22 +88,22 @@ def with_format(path: Path, name: str, images: Path | None = None, label_pattern
     if fmt.of_folder:
         if not path.is_dir():
             raise DataError(f"{path} is a file, and the format {name!r} ({fmt.title}) needs a folder of images")
-        return Finding("labels", name, path, path, f"the format {name} was asked for")
+        return Detected("labels", name, path, path, f"the format {name} was asked for")
     if path.is_dir():
         path = _only_label_file(path, name)
     root = _root_of(path, fmt, images)
     if root.found == 0:
         tried = ", ".join(map(str, root.tried))
         raise DataError(f"{path}: none of the first {root.looked} images is in {tried}: give the folder of the images")
-    return Finding("labels", name, path, root.folder, f"the format {name} was asked for; {root}")
+    return Detected("labels", name, path, root.folder, f"the format {name} was asked for; {root}")
 
 
-def _sniff_file(path: Path, images: Path | None) -> tuple[Finding | None, str]:
+def _sniff_file(path: Path, images: Path | None) -> tuple[Detected | None, str]:
     """Return what a label file is, or None and what each format lacked."""
     head = head_lines(path, _HEAD)
     if not head:
         return None, "it is empty"
-    best: Finding | None = None
+    best: Detected | None = None
     best_found, tried = 0, []
     for name in _ORDER:
         fmt = FORMATS.get(name)()
@@ -118,19 +118,19 @@ def _sniff_file(path: Path, images: Path | None) -> tuple[Finding | None, str]:
         tried.append(f"as {name}, {root if root.found else _nowhere(root)}")
         if root.found > best_found:
             best_found = root.found
-            best = Finding(
+            best = Detected(
                 "labels", name, path, root.folder, f"{path} is read as {name} ({fmt.title}): {reason}; {root}"
             )
     known = "; ".join(tried) or f"expected one of {', '.join(_ORDER)}, and its first line is {head[0][:60]!r}"
     return best, known
 
 
-def _sniff_folder(folder: Path, label_pattern: str | None) -> Finding:
+def _sniff_folder(folder: Path, label_pattern: str | None) -> Detected:
     if (folder / "data.mdb").is_file():
-        return Finding("lmdb", "", folder, folder, f"{folder} holds data.mdb, an LMDB")
+        return Detected("lmdb", "", folder, folder, f"{folder} holds data.mdb, an LMDB")
     names = _names(folder)
     if any(name.lower().endswith(".tar") for name in names):
-        return Finding("shards", "", folder, folder, f"{folder} holds tar files")
+        return Detected("shards", "", folder, folder, f"{folder} holds tar files")
     findings, tried = [], []
     for name in _label_files(folder, names):
         finding, lacked = _sniff_file(folder / name, None)
@@ -142,18 +142,18 @@ def _sniff_folder(folder: Path, label_pattern: str | None) -> Finding:
     if findings:
         return findings[0]
     if tree := next(lmdb_folders(folder), None):
-        return Finding("lmdb", "", folder, folder, f"{folder} holds LMDBs, the first in {tree}")
+        return Detected("lmdb", "", folder, folder, f"{folder} holds LMDBs, the first in {tree}")
     return _by_names(folder, label_pattern, tried)
 
 
-def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Finding:
+def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Detected:
     """Last resort: formats without a label file. A label file that failed goes first, since it was surely meant."""
     if tried:
         raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
     for name in _FOLDER_ORDER:
         reason = FORMATS.get(name)(label_pattern).claims(folder, [])
         if reason:
-            return Finding("labels", name, folder, folder, f"{folder} has no label file: {reason}, so {name} it is")
+            return Detected("labels", name, folder, folder, f"{folder} has no label file: {reason}, so {name} it is")
     image = next(list_images(folder), None)
     seen = f"the image {image}, whose name does not match label_pattern" if image else "no image"
     wanted = "a label file, a data.mdb, tar shards, or images with their labels in .txt files or names"

@@ -1,1 +1,1 @@
-"""."""
+"""Work over whole data sets: scan, check, convert."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
-from inkmill.data.jobs.look import REASONS, Looks, Reason, look_at_all
+from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, look_at_all
 from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
 from inkmill.data.types import Source, Text
 from inkmill.errors import DataError
@@ -134,7 +134,7 @@ class _Findings:
         self.characters: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
 
-    def add(self, start: int, looks: Looks) -> None:
+    def add(self, start: int, looks: ScanResult) -> None:
         """Judge one chunk."""
         here = slice(start, start + len(looks.hashes))
         self.sizes[here], self.hashes[here] = looks.sizes, looks.hashes

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.loaders.maker import Made
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.rows import batch_bytes, resize_here
 from inkmill.data.loaders.stages import add
@@ -33,11 +33,11 @@ from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
 if TYPE_CHECKING:
-    from inkmill.data.augment.changes import Changes
+    from inkmill.data.augment.changes import DeferredAugmentation
 
 STATE_VERSION = 2
 
-_Produced = Generator[Made, None, None]
+_Produced = Generator[CollatedBatch, None, None]
 
 _MEANING = {
     "data": "the digest of the data's keys",
@@ -119,9 +119,8 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, which are the consumer's to keep."""
         for batch in self.views():
-            if "ragged" in batch.extra:
-                extra = dict(batch.extra)
-                batch = replace(batch, images=resize_here(batch.images, extra.pop("ragged")), extra=extra)
+            if batch.ragged is not None:
+                batch = replace(batch, images=resize_here(batch.images, batch.ragged), ragged=None)
             elif self.borrows:
                 batch = replace(batch, images=batch.images.copy())
             yield batch
@@ -142,8 +141,8 @@ class Loader(ABC):
                 if made is None:
                     return
                 self._account(made)
-                if self._leaves_changes:
-                    made.batch.extra["changes"] = self._changes(made.batch)
+                if self._defers_augmentation:
+                    made.batch.augmentation = self._deferred(made.batch)
                 yield made.batch
                 if self._iteration != iteration:
                     raise RuntimeError("this loader was iterated anew: one iteration at a time")
@@ -159,21 +158,23 @@ class Loader(ABC):
         self._blocked_mask[list(self._blocked.values())] = 1
 
     @property
-    def _leaves_changes(self) -> bool:
+    def _defers_augmentation(self) -> bool:
         return self.plan.engine == "none" and self.plan.numbers is not None
 
-    def _changes(self, batch: Batch) -> Changes:
-        from inkmill.data.augment.changes import Changes  # here, for it brings more along than most loaders need
+    def _deferred(self, batch: Batch) -> DeferredAugmentation:
+        from inkmill.data.augment.changes import (
+            DeferredAugmentation,  # here, for it brings more along than most loaders need
+        )
 
-        plan, (height, width) = self.plan, batch.extra.get("ragged", batch.images.shape)[1:3]
+        plan, (height, width) = self.plan, (batch.ragged or batch.images.shape)[1:3]
         assert plan.numbers is not None
-        return Changes(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
+        return DeferredAugmentation(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
 
     @abstractmethod
     def _produce(self, epoch: int, first: int) -> _Produced:
         """Yield the batches of an epoch from number `first` on, in order; closing it early leaves nothing running."""
 
-    def _account(self, made: Made) -> None:
+    def _account(self, made: CollatedBatch) -> None:
         stats = self.stats
         self._batches += 1
         stats.batches += 1

@@ -155,8 +155,8 @@ class DeviceLoader:
         for number, batch in enumerate(loader.views()):
             if number == 0 and (note := upload.lock(loader.memory)) is not None:  # workers run from the first batch on
                 loader.stats.notes.append(note)
-            batch = replace(batch, extra=dict(batch.extra))
-            batch.images, copied = upload.send(batch.images, batch.extra.pop("ragged", None))
+            images, copied = upload.send(batch.images, batch.ragged)
+            batch = replace(batch, images=images, ragged=None)
             following = batch, loader.state_dict(), copied
             if waiting is not None:
                 yield waiting

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import numpy as np
 
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.maker import BatchMaker, Made
 
 
 class InlineLoader(Loader):
@@ -15,7 +15,7 @@ class InlineLoader(Loader):
 
     hands_over_any_size = True
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
-        maker = BatchMaker(self.plan, self._cache, self._blocked_mask, fits=self._fits)
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
+        maker = BatchAssembler(self.plan, self._cache, self._blocked_mask, fits=self._fits)
         for number in range(first, len(self)):
             yield maker.make(epoch, number, np.empty(self.batch_bytes, np.uint8))

@@ -40,7 +40,7 @@ class LoadPlan:
         on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
-        engine: "cv" augments here; "none" hands over the pictures as resized, and in `Batch.extra["changes"]` what an
+        engine: "cv" augments here; "none" hands over the pictures as resized, and in `Batch.augmentation` what an
             engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
         keep: where resized pictures are kept.
         quarantine: folder for copies of bad samples; see `data.rejects`.

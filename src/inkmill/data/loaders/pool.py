@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
-from inkmill.data.loaders.worker_process import Job, Task, taken_apart, work
+from inkmill.data.loaders.worker_process import Job, Task, serialize_job, work
 from inkmill.errors import DataError
 from inkmill.processes import light_start
 
@@ -144,7 +144,7 @@ class Pool:
 
     def _start(self) -> None:
         size = self._job.slot_bytes * SLOTS
-        job, shares = taken_apart(self._job)  # once, not once a worker: a source may hold a million names
+        job, shares = serialize_job(self._job)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
         with light_start(needs_main=b"__main__" in job):
             for number in range(self._count):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.targets import has_polygons, move_targets
-from inkmill.data.types import Batch, Target, Text, Texts, in_a_row
+from inkmill.data.types import Batch, Target, Text, Texts, as_targets
 from inkmill.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ResidentLoader(Loader):
     def _leaves_changes(self) -> bool:
         return False
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         if self._images is None:
             self._fill()
         blocked = self._blocked_mask.copy()
@@ -103,11 +103,11 @@ class ResidentLoader(Loader):
             made.stages = clock.seconds()
             yield made
 
-    def _made(self, epoch: int, index: NDArray[np.int64], left_out: int, clock: StageClock) -> Made:
+    def _made(self, epoch: int, index: NDArray[np.int64], left_out: int, clock: StageClock) -> CollatedBatch:
         with clock.whole("augment"):
             images = self._images_of(epoch, index)
         batch = Batch(images, self._widths[index], self._targets_of(index), self._keys[index].tolist(), index)
-        made = Made(batch, [], left_out, len(index), 0)
+        made = CollatedBatch(batch, [], left_out, len(index), 0)
         if self._polygons and self.plan.numbers is not None:
             with clock.whole("augment"):
                 plan = self.plan
@@ -129,7 +129,7 @@ class ResidentLoader(Loader):
 
     def _targets_of(self, index: NDArray[np.int64]) -> Sequence[Target]:
         targets = self._targets[index].tolist()
-        return Texts(targets) if self._all_text else in_a_row(targets)
+        return Texts(targets) if self._all_text else as_targets(targets)
 
     def _fill(self) -> None:
         """Load every sample once."""

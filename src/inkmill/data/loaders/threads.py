@@ -16,8 +16,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan, positions
 
 
@@ -31,12 +31,12 @@ class ThreadLoader(Loader):
         self.makers = self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._pending: deque[Future[Made]] = deque()
+        self._pending: deque[Future[CollatedBatch]] = deque()
         self._ends_at: tuple[int, int, frozenset[str]] | None = (
             None  # the batch `_pending` goes on with, and bad samples known
         )
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         known_bad = frozenset(self._blocked)
         if self._ends_at != (epoch, first, known_bad):
             self._begin_run(epoch, first)
@@ -53,14 +53,14 @@ class ThreadLoader(Loader):
             future.cancel()
         self._pending.clear()
         self._size = self.batch_bytes
-        self._maker = BatchMaker(self.plan, self._cache, self._blocked_mask, fits=self._fits)
+        self._assembler = BatchAssembler(self.plan, self._cache, self._blocked_mask, fits=self._fits)
         self._ahead = positions(epoch, first, len(self), endless=self.plan.shuffle)
 
     def _ask(self) -> None:
         """Ask for batches, two a thread ahead, also of the next epoch."""
         pool = self._pool or self._start()
         while len(self._pending) < 2 * self._threads and (position := next(self._ahead, None)) is not None:
-            self._pending.append(pool.submit(_make, self._maker, self._size, *position))
+            self._pending.append(pool.submit(_make, self._assembler, self._size, *position))
 
     def _start(self) -> ThreadPoolExecutor:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="inkmill-loader")
@@ -77,7 +77,7 @@ class ThreadLoader(Loader):
         super().close()
 
 
-def _make(maker: BatchMaker, size: int, epoch: int, number: int) -> Made:
+def _make(maker: BatchAssembler, size: int, epoch: int, number: int) -> CollatedBatch:
     """Make a batch in memory of its own. A function, for a method would keep a forgotten loader alive."""
     return maker.make(epoch, number, np.empty(size, np.uint8))
 

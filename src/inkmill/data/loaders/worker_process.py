@@ -49,7 +49,7 @@ class Job(Protocol):
         ...
 
 
-class _TakingOut(ForkingPickler):
+class _JobPickler(ForkingPickler):
     """Takes shared memory out, a number in the place of each."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -72,19 +72,19 @@ class _PuttingIn(pickle.Unpickler):
         return self._shares[number]
 
 
-def taken_apart(job: Job) -> tuple[bytes, list[Arena]]:
+def serialize_job(job: Job) -> tuple[bytes, list[Arena]]:
     """Return a job as bytes, and the shared memory in it.
 
     A process can only be handed shared memory as it starts. What is handed then goes through a pipe that nobody reads
     before the process runs: were it more than fits the pipe, each process would start when the last one has.
     """
     file = io.BytesIO()
-    pickler = _TakingOut(file)
+    pickler = _JobPickler(file)
     pickler.dump(job)
     return file.getvalue(), pickler.shares
 
 
-def put_together(job: bytes, shares: list[Arena]) -> Job:
+def deserialize_job(job: bytes, shares: list[Arena]) -> Job:
     """Return the job that `taken_apart` took apart; its bytes come from the pool's own pipe."""
     found: Job = _PuttingIn(io.BytesIO(job), shares).load()
     return found
@@ -108,7 +108,7 @@ def work(connection: Connection, memory: Arena, run_now: Any, shares: list[Arena
         os.nice(_NICE)
     cv2.setNumThreads(0)  # one core each: the workers are the parallelism
     with suppress(_PoolGoneError):
-        job = put_together(_received(connection.recv_bytes), shares)
+        job = deserialize_job(_received(connection.recv_bytes), shares)
         do, size = job.open(), job.slot_bytes
         everything = np.frombuffer(memory.buffer, np.uint8)
         while True:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.rows import batch_bytes
@@ -44,7 +44,7 @@ class _MakeBatches:
         return -(-batch_bytes(self.plan, self.fits) // _ALIGNMENT) * _ALIGNMENT
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
-        maker = BatchMaker(self.plan, self.cache, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
+        maker = BatchAssembler(self.plan, self.cache, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
@@ -98,7 +98,7 @@ class WorkerLoader(Loader):
         """Where the images of `views` lie, one array a worker; none before the first batch."""
         return self._pool.memory
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         self._fit_where_memory_is_short()
         shortage = self._pool.shortage()
         if shortage is not None and shortage not in self.stats.notes:
@@ -110,7 +110,7 @@ class WorkerLoader(Loader):
         for answer in islice(self._answers, len(self) - first):
             if answer.error is not None:
                 raise answer.error
-            yield Made.unpack(answer.content, answer.memory)
+            yield CollatedBatch.unpack(answer.content, answer.memory)
         self._ends_at = (epoch + 1, 0, known_bad) if self.plan.shuffle else None
 
     def release(self) -> None:

@@ -19,7 +19,7 @@ from inkmill.errors import ConfigError, DataError
 from inkmill.registry import suggest
 
 if TYPE_CHECKING:
-    from inkmill.data.augment.table import Table
+    from inkmill.data.augment.table import AugmentParams
     from inkmill.data.pipeline.resize import Resize
 
 Regions = Counter[str]
@@ -56,7 +56,7 @@ def resize_target(target: Target, resize: Resize, size: tuple[int, int], regions
     return _moved(target, back, (columns, rows), None, regions)
 
 
-def move_targets(targets: Sequence[Target], table: Table, regions: Regions) -> Sequence[Target]:
+def move_targets(targets: Sequence[Target], table: AugmentParams, regions: Regions) -> Sequence[Target]:
     """Return a batch's targets as they are after its pictures were augmented.
 
     Args:

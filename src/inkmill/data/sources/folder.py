@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from inkmill.data.formats import FORMATS
-from inkmill.data.formats.detect import Finding
+from inkmill.data.formats.detect import Detected
 from inkmill.data.formats.regions import dump_regions, parse_regions
 from inkmill.data.sources.base import BaseSource, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
@@ -33,7 +33,7 @@ class FolderSource(BaseSource):
         DataError: no entry at all.
     """
 
-    def __init__(self, finding: Finding, label_pattern: str | None = None) -> None:
+    def __init__(self, finding: Detected, label_pattern: str | None = None) -> None:
         super().__init__(_name_of(finding), (finding.why,))
         self.root, self.format = finding.root, finding.format
         self._images, self._labels, self._kind = _read(finding, label_pattern)
@@ -92,7 +92,7 @@ class FolderSource(BaseSource):
         return status.st_size, status.st_mtime_ns
 
 
-def _read(finding: Finding, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
+def _read(finding: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
     """Return image names, labels as strings, and what kind of target they are, which is one for all."""
     images, labels = PackedBuilder(), PackedBuilder()
     kind: type[Target] = Text
@@ -109,7 +109,7 @@ def _plain(target: Target) -> str:
     return " ".join(target.names) if isinstance(target, Labels) else target.value
 
 
-def _name_of(finding: Finding) -> str:
+def _name_of(finding: Detected) -> str:
     """The folder's name; with the label file's where that says more than the usual `labels.tsv`."""
     labels = Path(finding.labels).resolve()
     return labels.name if labels.is_dir() else f"{labels.parent.name}/{labels.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.formats.detect import Finding, lmdb_folders, sniff, with_format
+from inkmill.data.formats.detect import Detected, detect_format, lmdb_folders, with_format
 from inkmill.data.sources.combine import Concat
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
@@ -43,10 +43,10 @@ def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source
     return FolderSource(finding, label_pattern)
 
 
-def _find(spec: SourceSpec, path: Path, label_pattern: str | None) -> Finding:
+def _find(spec: SourceSpec, path: Path, label_pattern: str | None) -> Detected:
     labels, images = (_label_file(spec.gt_file, path), path) if spec.gt_file else (path, None)
     if spec.format in ("auto", *_STORES) or (spec.format == "multilabel" and _is_lmdb(path)):
-        finding = sniff(labels, images, label_pattern)
+        finding = detect_format(labels, images, label_pattern)
         if spec.format in _STORES and finding.kind != spec.format:
             raise DataError(f"{path} was to be read as {spec.format}, but {finding.why}")
         return finding
@@ -73,7 +73,7 @@ def _lmdb(folder: Path, multilabel: bool) -> Source:
     return found[0] if len(found) == 1 else Concat(found)
 
 
-def _shards(finding: Finding) -> Source:
+def _shards(finding: Detected) -> Source:
     folder = finding.labels
     shards = [folder] if folder.is_file() else sorted(folder.glob("*.tar"))
     return ShardSource(shards, folder.resolve().name)

@@ -23,7 +23,7 @@ from inkmill.deploy.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, Pa
 from inkmill.deploy.export.qdq import share_through_clip, with_qdq
 from inkmill.deploy.export.widths import in_one_graph
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
-from inkmill.logs import kept_back
+from inkmill.logs import silence_logging
 from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
 from inkmill.tasks.recognition.model import Recognizer
 
@@ -176,8 +176,8 @@ def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
     reason = _reason(error)
     if spec.input_resize == "height":
         return ConfigError(
-            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with input_resize=pad, "
-            "or take a backbone of inkmill's own"
+            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with "
+            "input_resize=pad, or take a backbone of inkmill's own"
         )
     return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")
 
@@ -211,6 +211,6 @@ def _lstm_of_any_length() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep back what the exporter says to its own developers."""
-    with kept_back(logging.WARNING), warnings.catch_warnings():
+    with silence_logging(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -24,7 +24,7 @@ from inkmill.deploy.export.parity import HALF_SHARE, INT8_SHARE, TOLERANCE, Pari
 from inkmill.deploy.export.pictures import CROPS, Pictures, choose_pictures
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.files import atomic_path, write_json_atomic, write_text_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step, with_speeds, write_model_card
 from inkmill.modelfile.onnx_writer import written
 from inkmill.runtime.speed import images_per_second, medians
@@ -101,7 +101,7 @@ def _precision(reader: TorchReader, spec: Spec, checkpoint: Path) -> str:
     return "int8"
 
 
-def _card(reader: TorchReader, checkpoint: Path, spec: Spec, precision: str) -> ReaderCard:
+def _card(reader: TorchReader, checkpoint: Path, spec: Spec, precision: str) -> ModelHeader:
     """Return the reader's card with this step in its history."""
     told = reader.card.provenance
     entry = step("export", source=checkpoint.name, profile=spec.export.profile, precision=precision)

@@ -3,7 +3,8 @@
 They give BGR in [-1, 1], (B, 3, H, W), of height 48 whatever the reader's, as wide as the widest of a batch and at
 least 320, and fill what is left with 0. A reader must not see that: one whose columns know their place (positions,
 attention, an LSTM) reads another picture. No pixel of 8 bits becomes 0 (that would be 127.5), so the columns after the
-last one that is not all 0 are padding. They are cut off, and the rest is resized to what `inkmill.data.pipeline.resize` would give.
+last one that is not all 0 are padding. They are cut off, and the rest is resized to
+what `Resize` would give.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.resize import BUCKET_STEP
 from inkmill.errors import ConfigError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 
 THEIR_HEIGHT, THEIR_WIDTH = 48, 320
 """Of a picture that RapidOCR gives, where nothing else is set; the width is the least."""
@@ -70,7 +71,7 @@ class PaddleInput(nn.Module):
 def _weights(have: Tensor, want: Tensor, old: int, new: int) -> Tensor:
     """Return (B, new, old), what every old column (or row) gives to a new one; what is beyond the wanted is the last.
 
-    As in inkmill.data.pipeline.resize: linear interpolation, pixel centres at half-integers, borders repeated, and where a side
+    As in data.pipeline.resize: linear interpolation, pixel centres at half-integers, borders repeated, and where a side
     shrinks to less than its half, a triangle wide enough to look at every pixel.
     """
     place = torch.minimum(torch.arange(new, device=have.device), (want - 1)[:, None])
@@ -90,7 +91,7 @@ def resized_twice(height: int) -> str:
     )
 
 
-def refuse_unfit(card: ReaderCard, where: str) -> None:
+def refuse_unfit(card: ModelHeader, where: str) -> None:
     """Raise ConfigError where PaddleOCR's way of reading could not use this reader."""
     if card.model.prediction != "CTC":
         raise ConfigError(

@@ -20,7 +20,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Subset, holdout, open_source
 from inkmill.data.types import Source
 from inkmill.errors import DataError
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.evaluate import open_tests
 from inkmill.runtime.reader import input_resize
 
@@ -63,7 +63,7 @@ class Pictures:
                 yield np.stack(images[start : start + _BATCHES[1]])
 
 
-def choose_pictures(spec: Spec, card: ReaderCard, count: int = CROPS) -> Pictures:
+def choose_pictures(spec: Spec, card: ModelHeader, count: int = CROPS) -> Pictures:
     """Return up to `count` pictures of at least three widths.
 
     Where the crops have fewer widths, some are made narrower and wider. A very small input may not have so many.
@@ -144,7 +144,7 @@ def _scaled(crop: Image, scale: float) -> Image:
     return np.asarray(cv2.resize(crop, (wide, height)), np.uint8).reshape(height, wide, -1)
 
 
-def _rendered(card: ReaderCard, count: int) -> list[Image]:
+def _rendered(card: ModelHeader, count: int) -> list[Image]:
     """Return dark text on light, grainy ground, in OpenCV's own font, which has ASCII alone."""
     random = np.random.default_rng(0)
     known = [char for char in card.charset if "!" <= char <= "~"] or list("0123456789")

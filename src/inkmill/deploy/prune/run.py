@@ -23,7 +23,7 @@ from inkmill.deploy.prune.compare import compare, count_parameters, show
 from inkmill.deploy.prune.model import prune_model
 from inkmill.errors import ConfigError
 from inkmill.files import write_bytes_atomic, write_json_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step, with_speeds, write_model_card
 from inkmill.modelfile.torch_file import MAX_WHOLE, load_reader, save_reader
 from inkmill.runtime.evaluate import open_tests, read_tests, scores_of
@@ -97,7 +97,7 @@ def _device(gpu_id: int) -> torch.device:
     return torch.device("cuda", gpu_id)
 
 
-def _refuse(whole: Recognizer, card: ReaderCard, checkpoint: Path) -> None:
+def _refuse(whole: Recognizer, card: ModelHeader, checkpoint: Path) -> None:
     if card.model.quantize:
         raise ConfigError(f"{checkpoint} is quantised: prune the reader it was made from, and quantise afterwards")
     if count_parameters(whole) > MAX_WHOLE:
@@ -105,8 +105,8 @@ def _refuse(whole: Recognizer, card: ReaderCard, checkpoint: Path) -> None:
 
 
 def _card(
-    card: ReaderCard, settings: PruneSetting, checkpoint: Path, whole: Recognizer, model: Recognizer
-) -> ReaderCard:
+    card: ModelHeader, settings: PruneSetting, checkpoint: Path, whole: Recognizer, model: Recognizer
+) -> ModelHeader:
     """Return the card with this step in its history; the scores of the whole reader are not those of the pruned one."""
     told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}
     parameters = {"before": count_parameters(whole), "after": count_parameters(model)}
@@ -120,7 +120,7 @@ def _card(
     return card.model_copy(update={"provenance": told})
 
 
-def _write(path: Path, model: Recognizer, card: ReaderCard, key: Key | None) -> None:
+def _write(path: Path, model: Recognizer, card: ModelHeader, key: Key | None) -> None:
     if path.suffix == ".safetensors":
         save_reader(path, model.state_dict(), card, key)
         return

@@ -22,7 +22,7 @@ from inkmill.deploy.quantize.pictures import Pictures, open_pictures
 from inkmill.deploy.quantize.search import Chosen, search
 from inkmill.errors import ConfigError
 from inkmill.files import atomic_path, write_json_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step, with_speeds, write_model_card
 from inkmill.modelfile.onnx_writer import written
 from inkmill.runtime.onnx import OnnxReader
@@ -131,7 +131,7 @@ def _named(pictures: Pictures) -> dict[str, Any]:
     return {"name": pictures.name, "count": len(pictures.images), "skipped": pictures.skipped}
 
 
-def _card(card: ReaderCard, given: Path, report: dict[str, Any]) -> ReaderCard:
+def _card(card: ModelHeader, given: Path, report: dict[str, Any]) -> ModelHeader:
     """Return the card with this step in its history; the scores of the float reader are not those of this one."""
     told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}
     entry = step(

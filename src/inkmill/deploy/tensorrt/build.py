@@ -25,7 +25,7 @@ from inkmill.deploy.tensorrt.precision import left_in_fp32, refuse_mismatch, wit
 from inkmill.deploy.tensorrt.tensorrt import Library, Progress, Say, Wishes, compile_engine, load_tensorrt
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.files import atomic_path, write_bytes_atomic, write_json_atomic, write_text_atomic
-from inkmill.modelfile.header import ReaderCard
+from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step, write_model_card
 from inkmill.modelfile.onnx_writer import written
 from inkmill.runtime.evaluate import open_tests
@@ -171,7 +171,7 @@ def _choose_gpu(number: int) -> str:
     return torch.cuda.get_device_name(number)
 
 
-def _card(graph: Graph, facts: dict[str, Any]) -> ReaderCard:
+def _card(graph: Graph, facts: dict[str, Any]) -> ModelHeader:
     """Return the reader's card with this step in its history; what was measured of the reader is not of the engine."""
     card = graph.reader.card
     told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}

@@ -103,7 +103,7 @@ def _precision(model: Any, where: str) -> Precision:
 def shapes(graph: Graph, settings: TensorRTSpec) -> Shapes:
     """Return the shapes of the optimization profile.
 
-    The batch is what the spec says; a free width goes from the narrowest input that `Resize` makes to the widest, and the
+    The batch is the spec's; a free width goes from the narrowest input that `Resize` makes to the widest, and the
     engine is tuned for the middle.
 
     Raises:

@@ -9,7 +9,7 @@ import pytest
 
 from inkmill.data.augment import Augmentation, apply_cv
 from inkmill.data.augment.spec import Jpeg, load_preset, parse_ops, preset_names
-from inkmill.data.augment.table import Table
+from inkmill.data.augment.table import AugmentParams
 from inkmill.data.loaders.dali.augment import apply_dali
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
@@ -51,7 +51,7 @@ def pictures(captchas: Path) -> dict[int, np.ndarray]:
     }
 
 
-def drawn(changes: list, count: int) -> Table:
+def drawn(changes: list, count: int) -> AugmentParams:
     return Augmentation(changes).draw(3, 5, np.arange(count), HEIGHT, WIDTH)
 
 

@@ -118,7 +118,7 @@ def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPla
     with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, feeders=2) as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert batch.keys == expected.keys
-            images = apply_torch(batch.images, batch.extra["changes"].table, compiled=False).cpu().numpy()
+            images = apply_torch(batch.images, batch.augmentation.table, compiled=False).cpu().numpy()
             assert np.abs(images.astype(int) - expected.images).mean() < 1
 
 

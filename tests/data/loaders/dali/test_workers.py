@@ -80,9 +80,9 @@ def test_processes_feed_the_same_bytes_as_threads(
             first, second = list(threads), list(processes)
             assert snapshot(second) == snapshot(first)
             for batch, other in zip(first, second, strict=True):
-                assert ("changes" in batch.extra) == (wanted.engine == "none")
-                if "changes" in batch.extra:
-                    one, two = (some.extra["changes"].table.values for some in (batch, other))
+                assert (batch.augmentation is not None) == (wanted.engine == "none")
+                if batch.augmentation is not None:
+                    one, two = (some.augmentation.table.values for some in (batch, other))
                     assert np.array_equal(one, two)
         # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
         least, most = (67 - 2 * wanted.batch_size, 67) if wanted.cache.tier == "ram" else (0, 0)

@@ -1,1 +1,1 @@
-"""."""
+"""NVIDIA DALI as a loader."""

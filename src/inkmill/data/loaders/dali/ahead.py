@@ -94,7 +94,7 @@ class FeedAhead:
 
         Args:
             epoch, number: the batch to come next.
-            careful_batches: how many batches from there on are decoded by `BatchMaker`.
+            careful_batches: how many batches from there on are decoded by `BatchAssembler`.
         """
         self._stop()
         for fed in self.flight:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
-from inkmill.data.augment.table import Floats, Layout, Table
+from inkmill.data.augment.table import AugmentParams, Floats, ParamLayout
 from inkmill.data.loaders.dali.columns import columns_of
 from inkmill.data.loaders.dali.package import require_dali
 
@@ -39,7 +39,7 @@ Device = Literal["cpu", "gpu"]
 Node = Any  # nvidia.dali.data_node.DataNode; the package is optional and has no types
 
 
-def apply_dali(images: Images, table: Table, device: Device = "cpu") -> Images:
+def apply_dali(images: Images, table: AugmentParams, device: Device = "cpu") -> Images:
     """Apply a table to a batch in a pipeline of its own; for comparing engines, since building one takes long.
 
     Args:
@@ -93,7 +93,7 @@ class DaliEngine:
         device: where the steps run.
     """
 
-    layout: Layout
+    layout: ParamLayout
     channels: int
     largest: int
     device: Device

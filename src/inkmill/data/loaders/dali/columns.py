@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from inkmill.data.augment.random_numbers import NOISE_UNIT
-from inkmill.data.augment.table import Floats, Table, gray_gain
+from inkmill.data.augment.table import AugmentParams, Floats, gray_gain
 
 Columns = dict[str, Any]
 """Inputs of the graph by name: arrays with the batch first, or lists of one array a sample."""
@@ -19,7 +19,7 @@ Columns = dict[str, Any]
 _NOT_WAVED = np.zeros((1, 1), np.float32)
 
 
-def columns_of(table: Table, channels: int) -> Columns:
+def columns_of(table: AugmentParams, channels: int) -> Columns:
     """Return the graph's inputs for a batch; their names depend on the table's layout alone.
 
     Args:
@@ -51,7 +51,7 @@ def columns_of(table: Table, channels: int) -> Columns:
     return columns
 
 
-def _warp_columns(table: Table) -> Columns:
+def _warp_columns(table: AugmentParams) -> Columns:
     space = table.space if table.space is not None else np.tile(np.eye(3, dtype=np.float32), (len(table), 1, 1))
     columns = {"moved": (space != np.eye(3, dtype=np.float32)).any(axis=(1, 2)), "space": np.ascontiguousarray(space)}
     if (waves := table.waves) is not None:

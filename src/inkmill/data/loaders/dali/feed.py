@@ -5,7 +5,7 @@ number), as for every other loader, so epochs are exact, nothing is reset, and r
 images of a batch, the numbers that fit them and the numbers that augment them go in together.
 
 An image that DALI would not decode as inkmill does is decoded here and goes in as a bitmap. A batch with a sample that
-cannot be read is made by `BatchMaker`, which knows what to do with it, and so is a batch that a pipeline died of.
+cannot be read is made by `BatchAssembler`, which knows what to do with it, and so is a batch that a pipeline died of.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import row_states
+from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.dali.columns import Columns, columns_of
 from inkmill.data.loaders.dali.reader import DaliReader
 from inkmill.data.loaders.dali.resize import Sizes, dali_decodes, files, netpbm, resize_columns
-from inkmill.data.loaders.maker import BatchMaker, Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.stages import StageClock
 from inkmill.data.pipeline.cache import ImageCache
@@ -29,7 +29,7 @@ from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.image_header import read_header
 from inkmill.data.pipeline.targets import has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.sources.base import reading
-from inkmill.data.types import Batch, Sample, in_a_row
+from inkmill.data.types import Batch, Sample, as_targets
 from inkmill.errors import DataError
 
 Index = NDArray[np.int64]
@@ -44,13 +44,13 @@ class Fed:
         made: the batch, its images still to come; None where `error` is set.
         columns: the graph's inputs.
         error: why it could not be made; raised when its turn comes.
-        careful: whether `BatchMaker` decoded it.
+        careful: whether `BatchAssembler` decoded it.
         stale: nobody waits for it any more.
     """
 
     epoch: int
     number: int
-    made: Made | None
+    made: CollatedBatch | None
     columns: Columns
     error: Exception | None = None
     careful: bool = False
@@ -82,7 +82,7 @@ class DaliFeed:
         self._order = plan.order() if reader is None else reader
         self._augments = plan.engine != "none"
         unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
-        self._maker = BatchMaker(unaugmented, cache, blocked, self._order)
+        self._assembler = BatchAssembler(unaugmented, cache, blocked, self._order)
         # of samples seen, where DALI decodes them
         self._sizes: Sizes = np.zeros((len(plan.source), 3), np.int32) if sizes is None else sizes
 
@@ -91,7 +91,7 @@ class DaliFeed:
 
         Args:
             epoch, number: which one.
-            careful: let `BatchMaker` decode it.
+            careful: let `BatchAssembler` decode it.
             buffer: uint8, at least `plan.batch_bytes` long; pictures that are decoded here are written to its start.
         """
         try:
@@ -123,11 +123,11 @@ class DaliFeed:
         batch = Batch(
             images=None,
             widths=sizes[:, 2],
-            targets=in_a_row(sample.target for sample in samples),
+            targets=as_targets(sample.target for sample in samples),
             keys=[sample.key for sample in samples],
             index=index,
         )
-        made = Made(batch, [], len(wanted) - len(index), 0, 0)
+        made = CollatedBatch(batch, [], len(wanted) - len(index), 0, 0)
         if has_polygons(batch.targets):
             pairs = ((sample.target, image_size(sample.image)) for sample in samples)
             batch.targets = [resize_target(target, plan.resize, size, made.regions) for target, size in pairs]
@@ -161,7 +161,7 @@ class DaliFeed:
     def _image(self, data: bytes, width: int) -> tuple[bytes, tuple[int, int, int]]:
         header, resize = read_header(data), self._plan.resize
         if resize.bucket_width(*header.upright_size) != width:
-            raise DataError("this image belongs into another bucket")  # BatchMaker finds the words
+            raise DataError("this image belongs into another bucket")  # BatchAssembler finds the words
         if dali_decodes(data, header, resize):
             across, down = header.upright_size
             return data, (down, across, resize.valid_width(across, down))
@@ -170,7 +170,9 @@ class DaliFeed:
 
     def _decoded(self, epoch: int, number: int, careful: bool, buffer: NDArray[np.uint8] | None) -> Fed:
         """Make a batch as the other loaders do, all but its augmentation."""
-        made = self._maker.make(epoch, number, np.empty(self._plan.batch_bytes, np.uint8) if buffer is None else buffer)
+        made = self._assembler.make(
+            epoch, number, np.empty(self._plan.batch_bytes, np.uint8) if buffer is None else buffer
+        )
         batch = made.batch
         if self._plan.pipeline is not None:
             refuse_polygons(batch.targets)

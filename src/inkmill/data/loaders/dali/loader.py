@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from inkmill import shared_memory as shared
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali.ahead import FeedAhead, Feeders, ThreadFeeders
 from inkmill.data.loaders.dali.augment import DaliEngine, DaliPython
@@ -24,7 +25,6 @@ from inkmill.data.loaders.dali.graph import Placement, build_pipeline, reason_of
 from inkmill.data.loaders.dali.package import require_dali
 from inkmill.data.loaders.dali.reader import DaliReader
 from inkmill.data.loaders.dali.workers import WorkerFeeders
-from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
 from inkmill.machine import cores
@@ -88,7 +88,7 @@ class DaliLoader(Loader):
         self._pipeline: Any = None
         self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
 
-    def _produce(self, epoch: int, first: int) -> Generator[Made, None, None]:
+    def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         blocked = set(self._blocked.values())
         if self._pipeline is None:
             self._start(epoch, first)
@@ -119,7 +119,7 @@ class DaliLoader(Loader):
         largest = plan.resize.height * plan.resize.width * plan.resize.channels
         return DaliEngine(plan.numbers.layout, plan.resize.channels, largest, self._placement.augment)
 
-    def _next(self) -> Made:
+    def _next(self) -> CollatedBatch:
         while True:
             images = self._run()
             fed = self._ahead.flight.popleft()

@@ -1,4 +1,4 @@
-"""How DALI follows `inkmill.data.pipeline.resize`: which encoded images it may decode, and the sizes that it resizes them to."""
+"""How DALI follows `data.pipeline.resize`: which encoded images it may decode, and to which sizes it resizes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inkmill.data.pipeline.image_header import ImageHeader
 from inkmill.data.pipeline.resize import Resize
 
 HALVINGS = 3
-"""Steps of `fit.resize` before its last that the graph has; an image that shrinks more than 16 times is resized here."""
+"""Steps of `Resize` before its last that the graph has; an image that shrinks more than 16 times is resized here."""
 
 _MAX_SHRINK = 2 ** (HALVINGS + 1)
 _JPEG_END = b"\xff\xd9"

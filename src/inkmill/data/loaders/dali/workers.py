@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.dali.columns import Columns
 from inkmill.data.loaders.dali.feed import DaliFeed, Fed
-from inkmill.data.loaders.maker import Made
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
@@ -116,7 +116,9 @@ class WorkerFeeders:
         made, was_careful, (columns, sent) = answer.content
         if sent:
             self._note("some batches are larger than their shared memory and pass through a pipe, which is slower")
-        return Fed(epoch, number, Made.unpack(made, _NO_PIXELS), unpack(columns, answer.memory), careful=was_careful)
+        return Fed(
+            epoch, number, CollatedBatch.unpack(made, _NO_PIXELS), unpack(columns, answer.memory), careful=was_careful
+        )
 
     def _note(self, sentence: str | None) -> None:
         if sentence is not None and sentence not in self._notes:

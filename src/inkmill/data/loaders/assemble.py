@@ -1,7 +1,7 @@
 """One batch from a plan: the work that every loader does, whether in its own process, in threads or in workers.
 
 A batch is a pure function of (plan, epoch, number). So any worker can make any batch, nothing has to be sent to it but
-two integers, and loaders differ only in who calls `BatchMaker.make` and where the pixels are written.
+two integers, and loaders differ only in who calls `BatchAssembler.make` and where the pixels are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.targets import Regions, has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.sources.base import described, reading
-from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, in_a_row
+from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, as_targets
 from inkmill.errors import DataError
 
 _BETWEEN = "\0"  # strings that are sent as one
@@ -40,7 +40,7 @@ class BadSampleError(DataError):
 
 
 @dataclass(slots=True)
-class Made:
+class CollatedBatch:
     """A batch and what happened while it was made.
 
     Attributes:
@@ -63,24 +63,24 @@ class Made:
         """Return all but the pixels, cheap to send: the keys as one string, and so the targets where all are text."""
         batch = self.batch
         targets = _joined(batch.targets.values) if isinstance(batch.targets, Texts) else batch.targets
-        rest = (batch.index, batch.widths, _joined(batch.keys), targets, batch.extra)
+        rest = (batch.index, batch.widths, _joined(batch.keys), targets, batch.ragged)
         counts = (self.skipped, self.left_out, self.cached, self.damaged, self.regions, self.stages)
         return batch.images.shape, rest, counts
 
     @staticmethod
-    def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> Made:
+    def unpack(packed: tuple[Any, ...], buffer: NDArray[np.uint8]) -> CollatedBatch:
         """Return what `pack` took apart.
 
         Args:
             packed: what it returned.
             buffer: holds the pixels; the batch's images are a view of it.
         """
-        shape, (index, widths, keys, targets, extra), counts = packed
+        shape, (index, widths, keys, targets, ragged), counts = packed
         images = buffer[: int(np.prod(shape))].reshape(shape)
         targets = _apart(targets)
         if targets and type(targets[0]) is str:
             targets = Texts(targets)
-        return Made(Batch(images, widths, targets, _apart(keys), index, extra), *counts)
+        return CollatedBatch(Batch(images, widths, targets, _apart(keys), index, ragged=ragged), *counts)
 
 
 def _joined(strings: list[str]) -> str | list[str]:
@@ -93,7 +93,7 @@ def _apart(strings: Any) -> Any:
     return strings.split(_BETWEEN) if isinstance(strings, str) else strings
 
 
-class BatchMaker:
+class BatchAssembler:
     """Makes any batch of a plan.
 
     Args:
@@ -102,7 +102,7 @@ class BatchMaker:
         blocked: bool or uint8 (N,), samples known to be bad, which are left out; read at each batch.
         order: which samples make each batch; the plan's where None.
         fits: whether batches hold resized pictures; else what `rows.RaggedImages` wrote, in one dimension, and
-            `Batch.extra["ragged"]` is the shape it is to be resized to.
+            `Batch.ragged` is the shape it is to be resized to.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class BatchMaker:
 
             self._apply_cv = apply_cv
 
-    def make(self, epoch: int, number: int, buffer: NDArray[np.uint8]) -> Made:
+    def make(self, epoch: int, number: int, buffer: NDArray[np.uint8]) -> CollatedBatch:
         """Make one batch.
 
         Args:
@@ -154,14 +154,16 @@ class BatchMaker:
         batch = Batch(
             images=rows.images,
             widths=widths,
-            targets=in_a_row(t for t in targets if t is not None),
+            targets=as_targets(t for t in targets if t is not None),
             keys=[k for k in keys if k is not None],
             index=index,
-            extra={} if self._fits else {"ragged": shape},
+            ragged=None if self._fits else shape,
         )
         with clock.whole("augment"):
             self._augment(batch, epoch, shape, regions)
-        return Made(batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions, clock.seconds())
+        return CollatedBatch(
+            batch, skipped, len(wanted) - len(index), int(hit.sum()), damaged, regions, clock.seconds()
+        )
 
     def _shape(self, index: NDArray[np.int64]) -> Shape:
         resize, buckets = self._plan.resize, self._plan.bucket_widths

@@ -27,7 +27,7 @@ How = tuple[bool, Literal[1, 3]]
 _CHUNK = 1000
 
 
-class Looks(NamedTuple):
+class ScanResult(NamedTuple):
     """What reading n neighbouring images showed.
 
     Attributes:
@@ -41,9 +41,9 @@ class Looks(NamedTuple):
     faults: list[tuple[int, Reason, str]]
 
 
-def _look(source: Source, start: int, stop: int, how: How) -> Looks:
+def _scan(source: Source, start: int, stop: int, how: How) -> ScanResult:
     """Read and decode a chunk of images."""
-    looks = Looks(np.zeros((stop - start, 2), np.int32), np.zeros(stop - start, np.uint64), [])
+    looks = ScanResult(np.zeros((stop - start, 2), np.int32), np.zeros(stop - start, np.uint64), [])
     for offset in range(stop - start):
         try:
             image = source.get(start + offset).image
@@ -68,7 +68,7 @@ def _size(image: bytes, whole: bool, channels: Literal[1, 3]) -> tuple[int, int]
     return width, height
 
 
-def look_at_all(source: Source, *, whole: bool, channels: Literal[1, 3], workers: int) -> Iterator[Looks]:
+def look_at_all(source: Source, *, whole: bool, channels: Literal[1, 3], workers: int) -> Iterator[ScanResult]:
     """Read all images of a set and yield the findings, some thousand images at a time, in order.
 
     Args:
@@ -84,7 +84,7 @@ def look_at_all(source: Source, *, whole: bool, channels: Literal[1, 3], workers
     how: How = (whole, channels)
     if workers < 1 or len(chunks) < 2:
         for start, stop in chunks:
-            yield _look(source, start, stop, how)
+            yield _scan(source, start, stop, how)
         return
     try:
         yield from in_order(_look_in_worker, chunks, min(workers, len(chunks)), _start_worker, source, how)
@@ -103,6 +103,6 @@ def _start_worker(source: Source, how: How) -> None:
     _in_worker = source, how
 
 
-def _look_in_worker(start: int, stop: int) -> Looks:
+def _look_in_worker(start: int, stop: int) -> ScanResult:
     source, how = _in_worker
-    return _look(source, start, stop, how)
+    return _scan(source, start, stop, how)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Fetched:
+class AsyncHostCopy:
     """Copies of tensors in the CPU's memory; taking them does not wait for what was queued on the GPU after them.
 
     Args:

@@ -34,7 +34,7 @@ class TextBatch(NamedTuple):
     keys: list[str]
 
 
-class ReadyLoader:
+class TensorLoader:
     """An iterable of `TextBatch`, one epoch a loop; position and state are the wrapped loader's.
 
     A batch without rows (all of them bad, or none left for this rank) is passed over where there is one rank; among
@@ -87,7 +87,7 @@ class ReadyLoader:
         return self.loader.epoch
 
     @property
-    def sampler(self) -> ReadyLoader:
+    def sampler(self) -> TensorLoader:
         """Itself: where Lightning looks for a `set_epoch` to call at the start of each epoch."""
         return self
 
