@@ -24,13 +24,12 @@ class ModelSpec(Section):
     num_fiducial: int = 20
     """Control points of the spline; even, 4 to 256 (half of them along each edge of the text)."""
     backbone: str = "ResNet"
-    """ResNet, ResNet2X, FAN_tiny_2X, VGG, Tiny (for CPUs), ConvMix (for GPUs), or the name of any timm model (resnet18,
-    mobilenetv3_small_100 ...); see docs/models.md."""
+    """One of inkmill's own, such as ResNet, Tiny (for CPUs) and ConvMix (for GPUs), or the name of any timm model
+    (resnet18, mobilenetv3_small_100 ...); docs/models.md lists them."""
     backbone_pretrained: bool = False
     """Start a timm backbone from its published weights (timm downloads them)."""
     feature_channel: int = Field(512, gt=0, le=8192)
-    """Channels the backbone gives to the sequence stage; those that are not ResNet, ResNet2X or VGG have
-    their own."""
+    """Channels that the backbone gives to the sequence stage; not of backbones with a fixed number (docs/models.md)."""
     sequence: Literal["BiLSTM", "none"] = "BiLSTM"
     """The sequence stage between backbone and head."""
     sequence_layers: int = Field(2, ge=1, le=8)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from inkmill.errors import ConfigError
-from inkmill.tasks.recognition.model import Recognizer
+from inkmill.nn.network import Network
 
 Cuts = dict[str, tuple[int, ...]]
 """Tensor -> by how much each of its dimensions is shorter than in the whole model; whole tensors are not in it."""
@@ -41,7 +41,7 @@ def find_cuts(whole: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Cut
     return cuts
 
 
-def cut(model: Recognizer, cuts: Cuts) -> None:
+def cut(model: Network, cuts: Cuts) -> None:
     """Shorten tensors of `model` in place; which channels stay does not matter, for their weights come afterwards.
 
     Raises:
@@ -65,7 +65,7 @@ def put(model: nn.Module, name: str, value: Tensor) -> None:
     setattr(module, own, nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value)
 
 
-def agree(model: Recognizer) -> None:
+def agree(model: Network) -> None:
     """Set what the layers say of their sizes to what their tensors are."""
     for part in model.modules():
         if isinstance(part, nn.Conv2d):
@@ -84,39 +84,25 @@ def agree(model: Recognizer) -> None:
             part.flatten_parameters()  # or cuDNN would do it at every step
         elif isinstance(part, nn.LSTMCell):
             part.input_size, part.hidden_size = part.weight_ih.shape[1], part.weight_hh.shape[1]
-    name, axis = next(iter(feature_axes(model).items()))
+    name, axis = next(iter(model.feature_axes().items()))
     model.backbone.out_channels = model.get_parameter(name).shape[axis]
 
 
-def feature_axes(model: Recognizer) -> dict[str, int]:
-    """Return the tensors that have one column a channel of the backbone's map, with the dimension of the columns.
-
-    The channels come first in that dimension; the first tensor named has nothing else in it.
-    """
-    if isinstance(model.neck, nn.Sequential):
-        names = ("neck.0.rnn.weight_ih_l0", "neck.0.rnn.weight_ih_l0_reverse")
-        return dict.fromkeys(names, 1)
-    return {f"head.{name}": axis for name, axis in model.head.feature_axes().items()}
-
-
-def runs(model: Recognizer) -> bool:
-    """Return whether the layers of `model` fit one another and the classes of its codec: one black image is read."""
+def runs(model: Network) -> bool:
+    """Return whether the layers of `model` fit one another and its outputs: one black image is read."""
     if not all(_consistent(part) for part in model.modules() if isinstance(part, nn.LSTM)):
         return False
-    spec, head = model.spec, model.head
-    tensor = next(model.parameters())
-    images = tensor.new_full((1, spec.input_channel, spec.input_height, spec.input_width), -1)
-    targets = torch.zeros(1, 1, dtype=torch.int64, device=tensor.device) if head.taught_by_targets else None
+    spec = model.spec
+    images = next(model.parameters()).new_full((1, spec.input_channel, spec.input_height, spec.input_width), -1)
     was_training = model.training
     try:
         with torch.no_grad():
-            logits = model.eval()(images, targets)
-        steps = 1 if head.taught_by_targets else model.time_steps(spec.input_height, spec.input_width)
+            outputs, expected = model.eval().probe(images)
     except (RuntimeError, ValueError, IndexError, ConfigError):
         return False
     finally:
         model.train(was_training)
-    return tuple(logits.shape) == (1, steps, model.num_classes)
+    return tuple(outputs.shape) == expected
 
 
 def _consistent(lstm: nn.LSTM) -> bool:

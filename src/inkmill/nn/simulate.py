@@ -1,11 +1,11 @@
-"""From a recogniser to one that simulates its int8 version: batch norms folded, convolutions and linear layers rounded.
+"""From a model to one that simulates its int8 version: batch norms folded, convolutions and linear layers rounded.
 
 An int8 convolution has no batch norm after it: the norm's factors belong to the weights that are rounded. So each batch
 norm that follows a convolution is folded into it, with the statistics that training has ended with; fine-tuning goes on
 without. Which norm and which ReLU follow which convolution is seen by running the model once, on shapes alone.
 
-In float stay LSTM, softmax, norms of other kinds, products inside attention, the attention head (one small step after
-the other), the two layers that place TPS's points, which need 32 bits, and the code of positions, which is a constant.
+In float stay LSTM, softmax, norms of other kinds, products inside attention, and what a module names in its attribute
+`float_parts`: its own parts that int8 would harm or not speed up.
 """
 
 from __future__ import annotations
@@ -14,19 +14,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from inkmill.nn.backbones.blocks import FourierPosition
 from inkmill.nn.fake_int8 import FakeInt8Conv2d, FakeInt8Layer, FakeInt8Linear
-from inkmill.nn.rectifiers.tps import TPS
-from inkmill.tasks.recognition.heads import AttentionHead
-
-if TYPE_CHECKING:
-    from inkmill.tasks.recognition.model import Recognizer
+from inkmill.nn.network import Network
 
 _PASSED = (nn.MaxPool2d, nn.Identity)
 """What gives back some of the numbers that it reads, and no others."""
@@ -66,18 +61,23 @@ def layers_in_float(model: nn.Module) -> list[str]:
     return [name for name, part in found if not isinstance(part, FakeInt8Layer)]
 
 
-def simulate_int8(model: Recognizer) -> None:
+def simulate_int8(model: Network) -> None:
     """Fold batch norms and let convolutions and linear layers round as int8 does, in place.
 
     Ranges are not measured yet (see `inkmill.nn.fake_int8.measure`). A model that rounds already stays as it is.
     """
     if is_simulated(model):
         return
+    # 1. One run on shapes tells which layers follow one another, and how often each is called.
     around, called = _look_around(model)
-    done: dict[nn.Conv2d, FakeInt8Conv2d] = {}
     names = {part: name for name, part in model.named_modules()}
-    for layer, seen in around.items():  # in the order of running: what a layer reads is there before it
-        if type(layer) is not nn.Conv2d or seen.calls != 1 or _stays(model, names[layer]):
+    stays = _float_layers(model)
+
+    # 2. Convolutions, in the order of running: what a layer reads has been replaced before it is.
+    done: dict[nn.Conv2d, FakeInt8Conv2d] = {}
+    for layer, seen in around.items():
+        # A subclass computes something else, and of a layer that runs twice there is no single range.
+        if type(layer) is not nn.Conv2d or seen.calls != 1 or layer in stays:
             continue
         if seen.norm is not None:
             _fold(layer, seen.norm)
@@ -85,19 +85,20 @@ def simulate_int8(model: Recognizer) -> None:
         before = done[seen.reads].gives if seen.reads in done else None
         done[layer] = FakeInt8Conv2d.of(layer, before, seen.relu)
         model.set_submodule(names[layer], done[layer])
+
+    # 3. Linear layers: nothing is folded into them, so those behind the backbone, which were not run, are taken too.
+    watched = {part for parent in (model.backbone, model.rectifier) for part in parent.modules()}
     for name, part in list(model.named_modules()):
-        runs_once = called[part] == 1 if name.startswith(("backbone.", "rectifier.")) else True
-        if type(part) is nn.Linear and runs_once and not _stays(model, name):
+        runs_once = part not in watched or called[part] == 1
+        if type(part) is nn.Linear and runs_once and part not in stays:
             model.set_submodule(name, FakeInt8Linear.of(part))
     model.spec = model.spec.model_copy(update={"quantize": True})
 
 
-def _stays(model: Recognizer, name: str) -> bool:
-    parts = name.split(".")
-    if parts[0] == "head":
-        return isinstance(model.head, AttentionHead)
-    owner = model.get_submodule(".".join(parts[:-1]))
-    return isinstance(owner, FourierPosition) or (parts[0] == "rectifier" and parts[1] != "localisation")
+def _float_layers(model: nn.Module) -> set[nn.Module]:
+    """Return every module inside the `float_parts` that modules of `model` name."""
+    owners = [(part, getattr(part, "float_parts", ())) for part in model.modules()]
+    return {inner for part, names in owners for name in names for inner in part.get_submodule(name).modules()}
 
 
 def _fold(layer: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
@@ -114,19 +115,16 @@ def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
     return nn.Sequential(*rest) if rest else nn.Identity()
 
 
-def _look_around(model: Recognizer) -> tuple[dict[nn.Conv2d, _Around], Counter[nn.Module]]:
+def _look_around(model: Network) -> tuple[dict[nn.Conv2d, _Around], Counter[nn.Module]]:
     """Return what stands around the convolutions of rectifier and backbone, in order, and how often layers are run."""
     watch = _Watch()
-    parts: list[nn.Module] = [model.backbone]
-    if isinstance(model.rectifier, TPS):
-        parts.insert(0, model.rectifier.localisation)
-    for part in parts:
+    for part in model.image_parts():
         with watch.on(part):
             _run_on_shapes(part, model)
     return watch.around, watch.called
 
 
-def _run_on_shapes(part: nn.Module, model: Recognizer) -> None:
+def _run_on_shapes(part: nn.Module, model: Network) -> None:
     """Run one part on the meta device: no weight is touched, nothing is computed."""
     spec, was_training = model.spec, {module: module.training for module in part.modules()}
     tensors = [*part.named_parameters(), *part.named_buffers()]

@@ -12,6 +12,7 @@ from inkmill.config.tasks import PruneSetting
 from inkmill.deploy.prune.groups import ChannelGraph, Group
 from inkmill.deploy.prune.model import prune_model
 from inkmill.errors import InkmillError
+from inkmill.nn.backbones import BACKBONES
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
 STAGES: dict[str, dict[str, Any]] = {
@@ -78,6 +79,12 @@ def test_without_its_dead_channels_a_model_computes_the_same(backbone: str, stag
     graph.finish()
     assert sum(p.numel() for p in model.parameters()) < 0.95 * before_size
     assert torch.allclose(model(images), before, atol=1e-5 * float(before.detach().abs().max()))
+
+
+def test_every_own_backbone_can_be_pruned() -> None:
+    for name in BACKBONES.names():  # the error of a backbone that cannot names all of these
+        layers = prune_model(recognizer(name, input_width=32, sequence="none"), PruneSetting(granularity=4))
+        assert sum(layer.after for layer in layers) < sum(layer.before for layer in layers)
 
 
 def test_a_residual_trunk_is_one_group_and_loses_the_asked_share_once() -> None:

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from inkmill.deploy.prune.choose import Scored, Scores
 from inkmill.errors import InkmillError, MissingExtraError
-from inkmill.nn.narrow import agree, feature_axes, put
+from inkmill.nn.backbones import BACKBONES
+from inkmill.nn.narrow import agree, put
 from inkmill.nn.rectifiers.tps import TPS
 from inkmill.tasks.recognition.model import Recognizer
 
@@ -123,7 +124,7 @@ class ChannelGraph:
             InkmillError: the model does not run any more.
         """
         kept = self._traced.kept()
-        for name, axis in feature_axes(self.model).items():
+        for name, axis in self.model.feature_axes().items():
             weights = self.model.get_parameter(name).detach()
             others = torch.arange(self._traced.channels, weights.shape[axis], device=kept.device)
             put(self.model, name, weights.index_select(axis, torch.cat([kept, others])))
@@ -175,5 +176,5 @@ def not_followed(model: Recognizer, error: Exception) -> InkmillError:
     why = " ".join(str(error).split()) or type(error).__name__
     return InkmillError(
         f"the channels of backbone {model.spec.backbone} cannot be followed, so it cannot be pruned ({why}); "
-        "ResNet, ResNet2X, VGG, Tiny, ConvMix, FAN_tiny_2X and most convolutional timm models can"
+        f"{', '.join(BACKBONES.names())} and most convolutional timm models can"
     )

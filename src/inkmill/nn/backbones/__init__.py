@@ -1,26 +1,11 @@
 """Backbones by name: our own in a registry, every other name is looked up in timm."""
 
 from inkmill.config.model import ModelSpec
+from inkmill.nn.backbones import convmix, fan, resnet, tiny, vgg  # noqa: F401 - each file adds its backbones
 from inkmill.nn.backbones.base import BACKBONES, Backbone, Limits
-from inkmill.nn.backbones.convmix import ConvMix
-from inkmill.nn.backbones.fan import FANTiny2X
-from inkmill.nn.backbones.resnet import ResNet, ResNet2X
 from inkmill.nn.backbones.timm import TimmBackbone, is_timm_model
-from inkmill.nn.backbones.tiny import Tiny
-from inkmill.nn.backbones.vgg import VGG
 
-__all__ = [
-    "BACKBONES",
-    "VGG",
-    "Backbone",
-    "ConvMix",
-    "FANTiny2X",
-    "Limits",
-    "ResNet",
-    "ResNet2X",
-    "Tiny",
-    "build_backbone",
-]
+__all__ = ["BACKBONES", "Backbone", "Limits", "build_backbone"]
 
 
 def build_backbone(spec: ModelSpec) -> Backbone:

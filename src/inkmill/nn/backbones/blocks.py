@@ -35,6 +35,8 @@ class LayerNorm2d(nn.LayerNorm):
 class FourierPosition(nn.Module):
     """Sines and cosines of row and column at 16 frequencies each, mixed to C channels; any H and W (XCiT, 2021)."""
 
+    float_parts = ("mix",)  # what it gives is a constant of the size: int8 would save nothing
+
     def __init__(self, channels: int, bands: int = 32) -> None:
         super().__init__()
         self.bands = bands

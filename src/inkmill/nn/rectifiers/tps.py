@@ -67,6 +67,7 @@ class TPS(nn.Module):
     """
 
     matrix: Tensor
+    float_parts = ("hidden", "points")  # they place points to fractions of a pixel, which needs 32 bits
 
     def __init__(self, num_fiducial: int, height: int, width: int, channels: int) -> None:
         super().__init__()

@@ -13,12 +13,13 @@ from inkmill.config.model import ModelSpec
 from inkmill.errors import ConfigError
 from inkmill.nn.backbones import build_backbone
 from inkmill.nn.necks.bilstm import bilstm_stack
+from inkmill.nn.network import Network
 from inkmill.nn.rectifiers.tps import TPS
 from inkmill.nn.simulate import simulate_int8
 from inkmill.tasks.recognition.heads import HEADS, Head, HeadSpec
 
 
-class Recognizer(nn.Module):
+class Recognizer(Network):
     """A text recogniser, built by `build_recognizer`.
 
     Attributes:
@@ -73,6 +74,27 @@ class Recognizer(nn.Module):
         In evaluation mode a batch reads as its images one by one.
         """
         return self.head.read(self(images))
+
+    def feature_axes(self) -> dict[str, int]:
+        """See `Network`: the tensors of the first LSTM, or of the head where there is none."""
+        if isinstance(self.neck, nn.Sequential):
+            return dict.fromkeys(("neck.0.rnn.weight_ih_l0", "neck.0.rnn.weight_ih_l0_reverse"), 1)
+        return {f"head.{name}": axis for name, axis in self.head.feature_axes().items()}
+
+    def probe(self, images: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """See `Network`: the attention head takes a single step."""
+        steps = 1 if self.head.taught_by_targets else self.time_steps(images.shape[2], images.shape[3])
+        return self._taught(images, 1), (len(images), steps, self.num_classes)
+
+    def full_pass(self, images: Tensor) -> Tensor:
+        """See `Network`: the attention head takes all of its steps, for given targets never end it early."""
+        return self._taught(images, self.head.steps(1))
+
+    def _taught(self, images: Tensor, steps: int) -> Tensor:
+        taught = self.head.taught_by_targets
+        targets = torch.zeros(len(images), steps, dtype=torch.int64, device=images.device) if taught else None
+        scores: Tensor = self(images, targets)
+        return scores
 
     def time_steps(self, height: int, width: int) -> int:
         """Return S, the output steps of a height x width input: what a codec's `required_steps` must not exceed.

@@ -25,6 +25,7 @@ class AttentionHead(Head):
 
     specials = 2
     taught_by_targets = True
+    float_parts = ("key", "query", "score", "cell", "classes")  # small steps one after the other: int8 gains nothing
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
