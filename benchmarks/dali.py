@@ -43,7 +43,8 @@ from inkmill.data.loaders.dali.graph import Placement, build_pipeline
 from inkmill.data.loaders.dali.loader import DaliLoader
 from inkmill.data.loaders.dali.package import require_dali
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Batch, Sample, Source, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Batch, Text
 
 FIT = Resize(32, 128, 3)
 PLACES: dict[str, tuple[Any, Any]] = {"cpu": ("cpu", "cpu"), "mixed": ("cpu", "gpu"), "gpu": ("mixed", "gpu")}
@@ -52,7 +53,7 @@ LONE_OPS = {"blur": Blur, "noise": Noise, "jpeg": Jpeg, "cutout": Cutout}
 
 
 @dataclass
-class Crops:
+class Crops(Source):
     """JPEG crops in memory."""
 
     pool: list[tuple[bytes, str]]
@@ -71,9 +72,9 @@ class Crops:
         """Return the text of a sample."""
         return Text(self.pool[index % len(self.pool)][1])
 
-    def get(self, index: int) -> Sample:
-        """Return a sample."""
-        return Sample(self.key(index), self.pool[index % len(self.pool)][0], self.target(index))
+    def image(self, index: int) -> bytes:
+        """Return the encoded image of a sample."""
+        return self.pool[index % len(self.pool)][0]
 
 
 @dataclass

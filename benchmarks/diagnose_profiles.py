@@ -42,8 +42,7 @@ from inkmill.bench.stands_for import StandsFor
 from inkmill.bench.strong import strong_spec
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.data.sources import LmdbSource
-from inkmill.data.types import Source
+from inkmill.data.sources import LmdbSource, Source
 from inkmill.diagnose.run import diagnose
 from inkmill.diagnose.sample import take_sample
 from inkmill.diagnose.trial import changed, run_trial

@@ -24,8 +24,7 @@ from rich.table import Table
 from inkmill.bench.planted import CASES, Case, planted
 from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.sources import open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Source, open_source
 from inkmill.diagnose.run import diagnose
 
 DATA = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"

@@ -30,7 +30,8 @@ from inkmill.data.augment.draw import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Sample, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Text
 
 HEIGHT, WIDTH, BATCH = 32, 128, 256
 # With their default ranges: 5 degrees, 20 %, sigma 0.3 to 1.
@@ -40,7 +41,7 @@ AUGMENTATION = AugmentationSpec(
 
 
 @dataclass
-class Crops:
+class Crops(Source):
     """JPEG crops in memory."""
 
     images: list[bytes]
@@ -74,9 +75,9 @@ class Crops:
         """Return the text of a sample."""
         return Text(self.texts[index])
 
-    def get(self, index: int) -> Sample:
-        """Return a sample."""
-        return Sample(str(index), self.images[index], Text(self.texts[index]))
+    def image(self, index: int) -> bytes:
+        """Return the encoded image of a sample."""
+        return self.images[index]
 
 
 class TorchCrops(Dataset[tuple[Any, str]]):

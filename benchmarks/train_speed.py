@@ -54,8 +54,8 @@ from inkmill.data.loaders import make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.resident import ResidentLoader
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import LmdbSource
-from inkmill.data.types import Batch, Source
+from inkmill.data.sources import LmdbSource, Source
+from inkmill.data.types import Batch
 from inkmill.runtime.torch_reader import on_device, to_input
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec

@@ -11,8 +11,7 @@ from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.workers import WorkerLoader
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Mix, Subset, files_of, open_source
-from inkmill.data.sources.base import BaseSource
+from inkmill.data.sources import Mix, Subset, open_source
 from inkmill.diagnose.cold import drop, resident
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="looks into Linux's page cache")
@@ -26,7 +25,7 @@ def test_only_the_sets_own_files_are_dropped_and_come_back_when_read(
         pytest.importorskip("lmdb")
     whole = open_source(SourceSpec(path=str(captchas)))
     source = Subset(whole, range(0, 5000, 50))
-    other = files_of(whole, [1])
+    other = whole.files([1])
     if kind != "tsv":
         convert(source, tmp_path / "store", kind, workers=0)
         source = open_source(SourceSpec(path=str(tmp_path / "store")))
@@ -34,7 +33,7 @@ def test_only_the_sets_own_files_are_dropped_and_come_back_when_read(
     for i in index:
         source.get(i)
     other[0].read_bytes()
-    files = files_of(source, index)
+    files = source.files(index)
     dropped = drop(source, index)
     if resident([captchas / "labels.tsv"]) is None or "stayed" in dropped.why_not:
         pytest.skip(f"this file system does not drop pages: {dropped.why_not}")
@@ -48,15 +47,15 @@ def test_only_the_sets_own_files_are_dropped_and_come_back_when_read(
     assert resident(files) > 0.5
 
 
-def test_pages_that_someone_has_mapped_are_seen_to_stay(tmp_path: Path) -> None:
-    class Mapped(BaseSource):
+def test_pages_that_someone_has_mapped_are_seen_to_stay(captchas: Path, tmp_path: Path) -> None:
+    class Mapped(Subset):
         def files(self, index: object) -> list[Path]:
             return [tmp_path / "file"]
 
     (tmp_path / "file").write_bytes(bytes(1 << 20))
     with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
         assert sum(pages[::4096]) == 0
-        dropped = drop(Mapped("mapped"), range(3))
+        dropped = drop(Mapped(open_source(SourceSpec(path=str(captchas))), range(3)), range(3))
     assert not dropped.cold
     assert "stayed in memory" in dropped.why_not
 
@@ -65,7 +64,7 @@ def test_files_of_mixes_and_subsets_are_those_of_their_samples(captchas: Path) -
     whole = open_source(SourceSpec(path=str(captchas)))
     mix = Mix([Subset(whole, [5, 6, 7]), Subset(whole, [7, 8])], [1, 2])
     expected = [Path(captchas, whole.key(i)) for i in (6, 7, 8)]
-    assert files_of(mix, [1, 2, 3, 4, 5]) == expected
+    assert mix.files([1, 2, 3, 4, 5]) == expected
 
 
 def test_samples_in_no_file_cannot_be_made_cold(captchas: Path) -> None:

@@ -13,7 +13,6 @@ from inkmill.bench.slow_disk import SlowDisk
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import Subset, open_source
-from inkmill.data.sources.combine import image_of
 from inkmill.diagnose import storage
 from inkmill.diagnose.storage import Storage, disk_kind, kind_of_place, line_of, measure_storage
 
@@ -44,7 +43,7 @@ class BusyDisk(SlowDisk):
     """First reads take the core, as the system's own work of fetching does."""
 
     def image(self, index: int) -> bytes:
-        data = image_of(self.source, index)
+        data = self.source.image(index)
         if not self._cached()[index]:
             self._cached()[index] = 1
             until = thread_time() + self.latency_s

@@ -12,7 +12,7 @@ from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
-from inkmill.perf.auto_plan import data_fingerprint, remember, with_plan  # noqa: E402
+from inkmill.perf.auto_plan import remember, with_plan  # noqa: E402
 from inkmill.train.run import train  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -123,5 +123,5 @@ def test_training_takes_the_plan(spec: Spec, few_captchas: Path, capsys: pytest.
 
 def test_mixes_are_known_by_their_parts_and_weights(source: Subset) -> None:
     whole = source.source
-    assert data_fingerprint(Mix([source, source], [1, 2])) == data_fingerprint(Mix([whole, whole], [1, 2]))
-    assert data_fingerprint(Mix([source, source], [1, 2])) != data_fingerprint(Mix([whole, whole], [1, 3]))
+    assert Mix([source, source], [1, 2]).storage_fingerprint == Mix([whole, whole], [1, 2]).storage_fingerprint
+    assert Mix([source, source], [1, 2]).storage_fingerprint != Mix([whole, whole], [1, 3]).storage_fingerprint

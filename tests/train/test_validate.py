@@ -15,7 +15,8 @@ from inkmill.config.model import ModelSpec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Sample, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Text
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import CtcCodec
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
@@ -31,7 +32,7 @@ SAMPLES, BATCH = 24, 8
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 
 
-class Squares:
+class Squares(Source):
     """Gray squares, each called by a letter; slow ones take a while to come."""
 
     name = fingerprint = "squares"
@@ -48,10 +49,10 @@ class Squares:
     def target(self, index: int) -> Text:
         return Text("ab"[index % 2])
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         time.sleep(SLOW_S / BATCH if self.slow else 0)
         pixels = np.full((32, 32), 10 * index, np.uint8)
-        return Sample(self.key(index), cv2.imencode(".png", pixels)[1].tobytes(), self.target(index))
+        return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 class SlowCodec(CtcCodec):

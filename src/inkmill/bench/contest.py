@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import cv2
@@ -18,10 +19,8 @@ import numpy as np
 from inkmill.bench.slow_disk import SlowDisk
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.data.sources import Subset
-from inkmill.data.sources.base import BaseSource
-from inkmill.data.sources.combine import image_of
-from inkmill.data.types import Source, Target
+from inkmill.data.sources import Source, Subset
+from inkmill.data.types import Target
 from inkmill.machine import cores
 
 _HEAVY = "[" + ", ".join(f"{{op: {op}, p: 1}}" for op in ("elastic", "curve", "blur", "noise", "jpeg", "rotate")) + "]"
@@ -86,30 +85,32 @@ CASES = (
 )
 
 
-class Reencoded(BaseSource):
+class Reencoded(Source):
     """The pictures of a source in memory, `factor` times as large and as files of another kind."""
 
     def __init__(self, source: Source, factor: int, suffix: str) -> None:
         super().__init__(source.name)
         self.source = source
-        self._images = [_reencode(image_of(source, index), factor, suffix) for index in range(len(source))]
+        self._images = [_reencode(source.image(index), factor, suffix) for index in range(len(source))]
 
     def __len__(self) -> int:
         return len(self.source)
 
     def image(self, index: int) -> bytes:
-        """See `BaseSource.image`."""
+        """See `Source.image`."""
         return self._images[index]
 
     def key(self, index: int) -> str:
-        """See `BaseSource.key`."""
+        """See `Source.key`."""
         return self.source.key(index)
 
     def target(self, index: int) -> Target:
-        """See `BaseSource.target`."""
+        """See `Source.target`."""
         return self.source.target(index)
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         return f"reencoded {self.source.fingerprint}"
 
 

@@ -18,8 +18,7 @@ from inkmill.bench.ours import ours
 from inkmill.bench.peers import peers
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.loaders.pool import SLOTS
-from inkmill.data.sources import Subset, open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Source, Subset, open_source
 from inkmill.errors import ConfigError, MissingExtraError, first_line
 from inkmill.registry import suggest
 

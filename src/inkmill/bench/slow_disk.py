@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.sources import files_of
-from inkmill.data.sources.base import BaseSource
-from inkmill.data.sources.combine import image_of
-from inkmill.data.types import Source, Target
+from inkmill.data.sources import Source
+from inkmill.data.types import Target
 
 
-class SlowDisk(BaseSource):
+class SlowDisk(Source):
     """A source whose reads wait `latency_s` the first time and not again: the page cache is a file of flags.
 
     The flags lie in a file, so that all processes share them. Waiting is sleeping: it takes no core, as a disk's does.
@@ -40,8 +39,8 @@ class SlowDisk(BaseSource):
         return len(self.source)
 
     def image(self, index: int) -> bytes:
-        """See `BaseSource.image`."""
-        data = image_of(self.source, index)
+        """See `Source.image`."""
+        data = self.source.image(index)
         cached = self._cached()
         if not cached[index]:
             cached[index] = 1
@@ -49,16 +48,16 @@ class SlowDisk(BaseSource):
         return data
 
     def key(self, index: int) -> str:
-        """See `BaseSource.key`."""
+        """See `Source.key`."""
         return self.source.key(index)
 
     def target(self, index: int) -> Target:
-        """See `BaseSource.target`."""
+        """See `Source.target`."""
         return self.source.target(index)
 
     def files(self, index: object) -> list[Path]:
-        """See `BaseSource.files`."""
-        return files_of(self.source, list(index))  # type: ignore[call-overload]
+        """See `Source.files`."""
+        return self.source.files(list(index))  # type: ignore[call-overload]
 
     def forget(self) -> None:
         """Empty the page cache of this source."""
@@ -72,5 +71,7 @@ class SlowDisk(BaseSource):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         return f"slow {self.source.fingerprint}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inkmill.data.sources import Mix
-from inkmill.data.types import Source
+from inkmill.data.sources import Mix, Source
 
 
 class StandsFor(Mix):

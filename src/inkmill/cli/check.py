@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from inkmill.config.spec import Spec
     from inkmill.data.jobs.check_report import CheckReport
-    from inkmill.data.types import Source
+    from inkmill.data.sources import Source
     from inkmill.tasks.recognition.charset import Charset
 
 
@@ -49,7 +49,7 @@ def check(
 
 def _open(spec: Spec, console: Console) -> dict[str, Source]:
     """Open the sets, those of training first."""
-    from inkmill.data.sources import notes_of, open_source
+    from inkmill.data.sources import open_source
 
     wanted = [*spec.dataset.sources("train"), *spec.dataset.sources("val")]
     if not wanted:
@@ -59,7 +59,7 @@ def _open(spec: Spec, console: Console) -> dict[str, Source]:
         source = open_source(one, label_pattern=spec.dataset.label_pattern)
         if len(source) == 0:
             raise DataError(f"{one.path}: the data set is empty; expected images with labels")
-        for note in notes_of(source):
+        for note in source.notes:
             console.print(f"{source.name}: {note}", markup=False, highlight=False)
         taken = source.name in sources
         sources[f"{source.name} ({one.path})" if taken else source.name] = source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,39 +100,6 @@ class Sample:
     key: str
     image: bytes
     target: Target
-
-
-@runtime_checkable
-class Source(Protocol):
-    """A data set as an array: random access, nothing random about it.
-
-    A source can be pickled into a worker process; handles (LMDB environments, open files) are opened there on first
-    use, never carried over. `fingerprint` changes when the data change (it hashes names, sizes and times, not pixels).
-    """
-
-    @property
-    def name(self) -> str:
-        """A short name for tables: the folder's or file's own."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest that stands for the contents."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def get(self, index: int) -> Sample:
-        """Return sample `index`; raises DataError naming the key when its bytes cannot be had."""
-        ...
-
-    def key(self, index: int) -> str:
-        """Return the key of sample `index` without reading its image."""
-        ...
-
-    def target(self, index: int) -> Target:
-        """Return the target of sample `index` without reading its image."""
-        ...
 
 
 @dataclass(slots=True)

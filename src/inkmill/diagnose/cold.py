@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from inkmill.data.sources import Mix, Subset, files_of, release
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 from inkmill.errors import DataError
 
 MOST_LEFT = 0.1
@@ -58,8 +57,8 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
     """
     if _forget(source):
         return Dropped(True)
-    release(source)
-    files = files_of(source, index)
+    source.release()
+    files = source.files(index)
     if not files:
         return Dropped(False, "the samples lie in no file that inkmill knows")
     if not hasattr(os, "posix_fadvise"):
@@ -79,14 +78,10 @@ def drop(source: Source, index: Sequence[int]) -> Dropped:
 
 def _forget(source: Source) -> bool:
     """Ask the sources that a source is made of to forget what they have read; return whether one could."""
-    if isinstance(source, Subset):
-        return _forget(source.source)
-    if isinstance(source, Mix):
-        return any([_forget(one) for one in source.sources])  # noqa: C419 - all of them
-    if hasattr(source, "forget"):
-        source.forget()
-        return True
-    return False
+    able = [leaf for leaf in source.leaves() if hasattr(leaf, "forget")]
+    for leaf in able:
+        leaf.forget()
+    return bool(able)
 
 
 def read_all(source: Source, index: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ import torch
 from inkmill.bench.stamp import machine_stamp
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 from inkmill.diagnose.cold import read_all
 from inkmill.diagnose.explore import Exploration, Explored
 from inkmill.diagnose.facts import Facts, Settings

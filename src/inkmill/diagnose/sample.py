@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.sources import Mix, Subset, open_source
-from inkmill.data.types import Source, Text
+from inkmill.data.sources import Mix, Source, Subset, open_source
+from inkmill.data.types import Text
 from inkmill.diagnose.storage import Storage
 from inkmill.errors import ConfigError, DataError
 from inkmill.machine import cores

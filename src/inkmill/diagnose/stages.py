@@ -23,7 +23,6 @@ from inkmill.data.loaders.upload import why_not_resize
 from inkmill.data.pipeline.cache import CacheConfig, open_cache
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Subset
-from inkmill.data.sources.base import reading
 from inkmill.diagnose.facts import Stages
 from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.diagnose.rig import StepHarness
@@ -134,7 +133,7 @@ class _Chunks:
         return self._window(work)
 
     def _read(self, number: int) -> None:
-        with reading(self.plan.source) as get:
+        with self.plan.source.reading() as get:
             for row in self.rows[number]:
                 get(row)
 

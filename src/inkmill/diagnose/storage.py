@@ -21,8 +21,7 @@ import numpy as np
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.sources import FolderSource, Mix, Subset, files_of, open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Source, Subset, open_source
 from inkmill.diagnose.cold import READERS, drop, read_all
 from inkmill.errors import DataError, OutputError
 
@@ -100,7 +99,7 @@ def measure_storage(source: Source, scratch: Path, seconds: float) -> Storage:
         scratch: folder for the trial shard, which is removed again.
         seconds: time for reading, about.
     """
-    kind, small = disk_kind(source), _small_files(source)
+    kind, small = disk_kind(source), any(leaf.small_files for leaf in source.leaves())
     rows = list(range(min(len(source), 4 * _SHARD_SAMPLES)))
     seen = _read(source, rows, seconds / 8).rows
     warm = _read(source, seen, seconds / 8)
@@ -211,9 +210,7 @@ def _from_shard(part: Source, scratch: Path, seconds: float) -> tuple[float | No
         dropped = drop(shard, rows)
         if not dropped.cold:
             return None, f"the trial shard could not be read cold: {dropped.why_not}"
-        note = (
-            "" if _device(folder) in map(_device, files_of(part, range(1))) else "the trial shard lay on another disk"
-        )
+        note = "" if _device(folder) in map(_device, part.files(range(1))) else "the trial shard lay on another disk"
         return _read(shard, rows, seconds).mean, note
     except (DataError, OutputError) as error:
         return None, f"no trial shard: {error}"
@@ -231,18 +228,9 @@ def _bytes_of(source: Source, rows: Sequence[int]) -> list[int]:
     return found
 
 
-def _small_files(source: Source) -> bool:
-    """Return whether each sample is a file of its own."""
-    if isinstance(source, Subset):
-        return _small_files(source.source)
-    if isinstance(source, Mix):
-        return any(map(_small_files, source.sources))
-    return isinstance(source, FolderSource) or bool(getattr(source, "small_files", False))
-
-
 def disk_kind(source: Source) -> str:
     """Return what kind of storage holds the first sample, as far as the system tells."""
-    files = files_of(source, [0])
+    files = source.files([0])
     return kind_of_place(files[0]) if files else "unknown"
 
 

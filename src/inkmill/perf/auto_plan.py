@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from inkmill import __version__
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.cache import default_cache_dir
-from inkmill.data.sources import Mix, Subset
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 from inkmill.files import write_json_atomic
 from inkmill.machine import cores, cpu_model
 from inkmill.train.prepare import Say
@@ -109,21 +108,12 @@ def _without_plan(spec: Spec, device: torch.device, ranks: int, say: Say) -> Spe
     return spec
 
 
-def data_fingerprint(source: Source) -> str:
-    """Return a digest of the data sets that a source was made from, whatever part of them it is."""
-    if isinstance(source, Subset):
-        return data_fingerprint(source.source)
-    if isinstance(source, Mix):
-        return "+".join(data_fingerprint(one) for one in source.sources) + repr(source.weights)
-    return source.fingerprint
-
-
 def _file(spec: Spec, source: Source, device: torch.device) -> Path:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     key = {
         "machine": (cpu_model(), cores(), gpu),
         "software": (__version__, torch.__version__),
-        "data": data_fingerprint(source),
+        "data": source.storage_fingerprint,
         "model": spec.model.model_dump(),
         "augmentation": spec.dataset.augmentation.model_dump(),
         "batch_size": spec.dataset.batch_size,

@@ -17,7 +17,6 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.pipeline.cache import default_cache_dir
 from inkmill.data.pipeline.cache_pages import Layout
-from inkmill.data.sources import files_of
 from inkmill.perf.advice import Advice, Loading, Machine, Waiting, advise
 from inkmill.perf.waiting import WaitingWatch
 
@@ -68,7 +67,7 @@ def _who(dataset: DatasetSpec) -> Literal["workers", "threads", "dali", "residen
 
 def _small_files(plan: LoadPlan) -> bool:
     some = range(0, len(plan.source), -(-len(plan.source) // _LOOKED_AT))
-    return len(some) > 1 and len(files_of(plan.source, some)) == len(some)
+    return len(some) > 1 and len(plan.source.files(some)) == len(some)
 
 
 def machine_for(loading: Loading, device: torch.device, dataset: DatasetSpec, cores_at_work: float) -> Machine:

@@ -17,8 +17,8 @@ from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.sources import open_source
-from inkmill.data.types import Source, Text
+from inkmill.data.sources import Source, open_source
+from inkmill.data.types import Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.report import Page, Picture

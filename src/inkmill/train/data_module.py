@@ -27,8 +27,8 @@ from inkmill.data.loaders.dali.package import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
-from inkmill.data.types import Source, Text
+from inkmill.data.sources import Mix, Source, Subset, holdout, open_source
+from inkmill.data.types import Text
 from inkmill.errors import DataError, MissingExtraError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import Codec, make_codec
@@ -150,7 +150,7 @@ class TextDataModule(LightningDataModule):
         train, val = (None if data is None else _open(data) for data in self._data)
         if train is None:
             raise DataError("a TextDataModule needs training data: give a path or a source")
-        notes = [note for source in (train, val) if source is not None for note in notes_of(source)]
+        notes = [note for source in (train, val) if source is not None for note in source.notes]
         charset = self._charset
         if charset is None:  # of what is held out too, as in `inkmill train`
             charset = Charset.from_texts(_texts(train, self._normaliser))

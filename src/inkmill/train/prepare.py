@@ -15,8 +15,8 @@ from inkmill.config.spec import Spec
 from inkmill.data.jobs.check import CheckRules, check_once
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Mix, Subset, holdout, notes_of, open_source
-from inkmill.data.types import Source, Text
+from inkmill.data.sources import Mix, Source, Subset, holdout, open_source
+from inkmill.data.types import Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step
@@ -171,7 +171,7 @@ def _open(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Source]:
         if len(source) == 0:
             raise DataError(f"{one.path}: the data set is empty")
         say(f"{source.name}: {len(source):,} samples")
-        for note in notes_of(source):
+        for note in source.notes:
             say(f"  {note}")
         sources.append(source)
     return sources

@@ -30,12 +30,13 @@ DIGITS = Charset(tuple("0123456789"))
 MEMORY_SOURCE = '''
 import hashlib
 from dataclasses import dataclass
-from inkmill.data.types import Sample, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Text
 from inkmill.errors import DataError
 
 
 @dataclass
-class MemorySource:
+class MemorySource(Source):
     """Samples in memory; an image of None is a file that is not there."""
 
     rows: list
@@ -49,15 +50,15 @@ class MemorySource:
     def __len__(self):
         return len(self.rows)
 
-    def get(self, index):
+    def image(self, index):
         if self.deadly:
             import os
 
             os._exit(1)
-        image, target = self.rows[index]
+        image, _ = self.rows[index]
         if image is None:
             raise DataError(f"{self.key(index)}: no such file")
-        return Sample(self.key(index), image, self.target(index))
+        return image
 
     def key(self, index):
         return f"{index:04}.png"

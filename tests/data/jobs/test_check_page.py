@@ -11,7 +11,8 @@ import numpy as np
 from inkmill.data.jobs.check import CheckRules, check
 from inkmill.data.jobs.check_page import write_page
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Sample, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Text
 from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.normalise import Normaliser
@@ -20,7 +21,7 @@ RULES = CheckRules(Resize(32, 96), Charset(tuple("0123456789-<")), Normaliser(["
 
 
 @dataclass
-class MemorySource:
+class MemorySource(Source):
     rows: list[tuple[bytes | None, str]]
     name: str = "memory"
     notes: tuple[str, ...] = ("3 lines of <labels.tsv> were blank",)
@@ -32,11 +33,11 @@ class MemorySource:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def get(self, index: int) -> Sample:
-        image, label = self.rows[index]
+    def image(self, index: int) -> bytes:
+        image, _ = self.rows[index]
         if image is None:
             raise DataError(f"{self.key(index)}: no such file")
-        return Sample(self.key(index), image, Text(label))
+        return image
 
     def key(self, index: int) -> str:
         return f"{index}<b>.png"

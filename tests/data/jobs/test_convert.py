@@ -16,8 +16,8 @@ import webdataset
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats import FORMATS
 from inkmill.data.jobs.convert import convert
-from inkmill.data.sources import Subset, open_source
-from inkmill.data.types import Polygons, Sample, Source, Text
+from inkmill.data.sources import Source, Subset, open_source
+from inkmill.data.types import Polygons, Text
 from inkmill.errors import ConfigError, DataError, OutputError
 from inkmill.tasks.recognition.charset import Charset
 
@@ -303,7 +303,7 @@ def test_settings_that_mean_nothing_are_refused(some: Source, tmp_path: Path) ->
         convert(some, tmp_path / "out", "shards", shard_size=0)
 
 
-class Regions:
+class Regions(Source):
     """A source of polygons, which no converter holds yet."""
 
     name, fingerprint = "regions", "0"
@@ -314,8 +314,8 @@ class Regions:
     def __len__(self) -> int:
         return 1
 
-    def get(self, index: int) -> Sample:
-        return Sample("a.png", self._image, self.target(index))
+    def image(self, index: int) -> bytes:
+        return self._image
 
     def key(self, index: int) -> str:
         return "a.png"
@@ -330,7 +330,7 @@ def test_targets_that_a_kind_cannot_hold_are_refused_in_words(kind: str, some: S
         convert(Regions(some.get(0).image), tmp_path / "out", kind)
 
 
-def test_the_text_of_a_source_of_other_making_is_converted(some: Source, tmp_path: Path) -> None:
+def test_a_source_written_by_a_user_is_converted(some: Source, tmp_path: Path) -> None:
     class Own(Regions):
         def target(self, index: int) -> Text:  # type: ignore[override]
             return Text("own")

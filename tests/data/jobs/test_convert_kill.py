@@ -14,8 +14,7 @@ import pytest
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.jobs.convert_staging import Staging
-from inkmill.data.sources import Subset, open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Source, Subset, open_source
 from inkmill.errors import OutputError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")

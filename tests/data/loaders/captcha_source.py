@@ -11,12 +11,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from inkmill.data.types import Labels, Polygons, Sample, Target, Text
+from inkmill.data.sources import Source
+from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError
 
 
 @dataclass
-class CaptchaSource:
+class CaptchaSource(Source):
     folder: Path
     names: list[str]
     broken: frozenset[int] = frozenset()  # samples whose image is cut short
@@ -40,25 +41,25 @@ class CaptchaSource:
     def target(self, index: int) -> Target:
         return Text(Path(self.names[index]).name.split(".")[0])
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         if index in self.deadly and os.getpid() != self.parent:
             os.kill(os.getpid(), signal.SIGKILL)
         if index in self.buggy:
             raise ZeroDivisionError("a bug in a source")
         image = (self.folder / self.names[index]).read_bytes()
-        return Sample(self.key(index), image[:50] if index in self.broken else image, self.target(index))
+        return image[:50] if index in self.broken else image
 
 
 @dataclass
 class MissingSource(CaptchaSource):
     """Its images are gone."""
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         raise DataError(f"{self.names[index]} is gone")
 
 
 @dataclass
-class PaintedSource:
+class PaintedSource(Source):
     """Drawn pictures with targets of three kinds by turns. Where they are polygons, the first one is painted red.
 
     Besides that one each such picture has a region to ignore, one without area and one outside.
@@ -94,12 +95,12 @@ class PaintedSource:
             ("line", "", "painted", "outside"),
         )
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         width, height = self.size(index)
         image = np.full((height, width, 3), (120, 120, 60), np.uint8)
         if index % 3 == 0:
             cv2.fillPoly(image, [self.corners(index).astype(np.int32)], (0, 0, 250))
-        return Sample(self.key(index), cv2.imencode(".png", image)[1].tobytes(), self.target(index))
+        return cv2.imencode(".png", image)[1].tobytes()
 
 
 @dataclass
@@ -108,9 +109,9 @@ class SlowSource(CaptchaSource):
 
     pause_s: float = 0.003
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         time.sleep(self.pause_s)
-        return super().get(index)
+        return super().image(index)
 
 
 class SlowPipeline:

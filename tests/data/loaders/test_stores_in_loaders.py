@@ -19,8 +19,7 @@ from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.loaders.dali.package import has_dali
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Mix, Subset, open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Mix, Source, Subset, open_source
 
 Snapshot = Callable[[Any], list[Any]]
 STORES = ["lmdb", "shards", "mix"]

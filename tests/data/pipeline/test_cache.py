@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from inkmill.data.pipeline.cache import CacheConfig, ImageCache, open_cache
 from inkmill.data.pipeline.cache_pages import ParamLayout
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Sample, Target
+from inkmill.data.sources import Source
+from inkmill.data.types import Target
 from inkmill.errors import OutputError
 
 FIT = Resize(8, 16, 1)
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(Source):
     """A source of which only its identity counts here."""
 
     length: int = 20
@@ -34,7 +35,7 @@ class Named:
     def __len__(self) -> int:
         return self.length
 
-    def get(self, index: int) -> Sample:
+    def image(self, index: int) -> bytes:
         raise NotImplementedError
 
     def key(self, index: int) -> str:

@@ -9,24 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.data.sources import Concat, Mix, Subset, holdout
-from inkmill.data.sources.base import described, reading
+from inkmill.data.sources import Concat, Mix, Source, Subset, holdout
 from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
-from inkmill.data.types import Sample, Source, Text
+from inkmill.data.types import Sample, Text
 from inkmill.errors import ConfigError, DataError
 
 
-class Words:
-    """The smallest thing that is a Source: one that inkmill did not make."""
+class Words(Source):
+    """The smallest thing that is a Source."""
 
     def __init__(self, keys: list[str], name: str = "words") -> None:
-        self.keys, self.name, self.fingerprint = keys, name, fingerprint(*keys)
+        super().__init__(name)
+        self.keys = keys
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def get(self, index: int) -> Sample:
-        return Sample(self.keys[index], self.keys[index].encode(), self.target(index))
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(*self.keys)
+
+    def image(self, index: int) -> bytes:
+        return self.keys[index].encode()
 
     def key(self, index: int) -> str:
         return self.keys[index]
@@ -128,7 +132,7 @@ def test_many_samples_are_described_as_each_is(kind: str) -> None:
         kind
     ]
     index = [2, 0, 2, 1]
-    keys, targets = described(whole, index)
+    keys, targets = whole.described(index)
     assert keys == [whole.key(i) for i in index]
     assert targets == [whole.target(i) for i in index]
 
@@ -139,7 +143,7 @@ def test_many_samples_are_read_as_each_is(kind: str) -> None:
     whole: Source = {"source": source, "subset": Subset(source, [4, 1, 3]), "mix": Mix([source, source], [0.4, 1])}[
         kind
     ]
-    with reading(whole) as get:
+    with whole.reading() as get:
         assert [get(i) for i in (2, 0, 2, 1)] == [whole.get(i) for i in (2, 0, 2, 1)]
 
 

@@ -16,9 +16,8 @@ import pytest
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
-from inkmill.data.sources import Concat, open_source
-from inkmill.data.sources.base import reading
-from inkmill.data.types import Labels, Source, Text
+from inkmill.data.sources import Concat, Source, open_source
+from inkmill.data.types import Labels, Text
 from inkmill.errors import ConfigError, DataError, LabelFileError
 
 
@@ -171,7 +170,7 @@ def test_many_samples_of_an_lmdb_are_read_around_a_hole(tmp_path: Path) -> None:
     pairs = clova(4, 4)
     del pairs["image-000000002"], pairs["label-000000003"]
     source = source_of(write_lmdb(tmp_path / "l", pairs))
-    with reading(source) as get:
+    with source.reading() as get:
         assert get(0) == source.get(0)
         with pytest.raises(DataError, match="image-000000002 is missing"):
             get(1)
@@ -187,7 +186,7 @@ def test_an_lmdb_that_grew_while_it_was_open_is_one_sentence(tmp_path: Path) -> 
     grow = "import lmdb, sys\nwith lmdb.open(sys.argv[1], map_size=1 << 26) as env, env.begin(write=True) as t:\n"
     grow += "    t.put(b'x', bytes(1 << 25))"
     subprocess.run([sys.executable, "-c", grow, str(tmp_path / "l")], check=True)
-    with pytest.raises(DataError, match="is damaged"), reading(source):
+    with pytest.raises(DataError, match="is damaged"), source.reading():
         pass
     with pytest.raises(DataError, match="is damaged"):
         source.get(0)

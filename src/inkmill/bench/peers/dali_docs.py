@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inkmill.bench.contest import Augment, Contestant, Task
 from inkmill.bench.strong import Strength
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inkmill.bench.contest import Augment, Contestant, Task, upload
 from inkmill.bench.peers.pil_v2 import ENGINE, NEEDS, NOTE, PilTransform
-from inkmill.data.types import Source
+from inkmill.data.sources import Source
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
 from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, look_at_all
 from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
-from inkmill.data.types import Source, Text
+from inkmill.data.sources.base import Source
+from inkmill.data.types import Text
 from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.normalise import Normaliser

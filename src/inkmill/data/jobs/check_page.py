@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import CheckReport
-from inkmill.data.sources import notes_of
-from inkmill.data.types import Labels, Source, Text
+from inkmill.data.sources.base import Source
+from inkmill.data.types import Labels, Text
 from inkmill.errors import DataError
 from inkmill.report import Page, Picture
 
@@ -38,7 +38,7 @@ def write_page(path: str | Path, reports: Mapping[str, CheckReport], sources: Ma
     _add_shared(page, reports, sources)
     for name, report in reports.items():
         page.add_heading(name)
-        for note in notes_of(sources[name]):
+        for note in sources[name].notes:
             page.add_text(note)
         _add_dropped(page, report, sources[name])
         _add_shapes(page, report)

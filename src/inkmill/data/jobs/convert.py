@@ -19,11 +19,11 @@ from inkmill.data.jobs.convert_manifest import ConvertReport, Tally
 from inkmill.data.jobs.convert_sinks import Plan, label_text
 from inkmill.data.jobs.convert_staging import Staging
 from inkmill.data.jobs.convert_worker import Chunk, Done, run
-from inkmill.data.sources.combine import notes_of
+from inkmill.data.sources.base import Source
 from inkmill.data.sources.lmdb_writer import LmdbWriter
 from inkmill.data.sources.packed import PackedStrings, repeats
 from inkmill.data.sources.shard_index import index_path
-from inkmill.data.types import Source, Text
+from inkmill.data.types import Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import writing
 from inkmill.registry import suggest
@@ -88,7 +88,7 @@ def convert(
         staging.commit()
         rejected = staging.rejected_destination if tally.rejected else None
         counts = (tally.samples, tally.empty_labels, dict(tally.rejected), rejected, tally.image_bytes)
-        return ConvertReport(staging.destination, kind, *counts, notes_of(source))
+        return ConvertReport(staging.destination, kind, *counts, source.notes)
 
 
 def _plan(source: Source, kind: str, staging: Staging) -> Plan:

@@ -15,8 +15,9 @@ import numpy as np
 from inkmill.data.jobs.convert_staging import MANIFEST, count_files
 from inkmill.data.jobs.convert_worker import Done
 from inkmill.data.jobs.rejects import REJECTS, append_rejects
+from inkmill.data.sources.base import Source
 from inkmill.data.sources.packed import fingerprint
-from inkmill.data.types import Labels, Source, Text
+from inkmill.data.types import Labels, Text
 from inkmill.files import write_json_atomic
 from inkmill.tasks.recognition.charset import Charset
 

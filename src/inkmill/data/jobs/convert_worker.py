@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from inkmill.data.jobs.convert_sinks import Plan, Sink, make_sink
 from inkmill.data.jobs.rejects import copy_suffix
 from inkmill.data.pipeline.decode import decode
-from inkmill.data.sources.combine import image_of
 from inkmill.data.types import Labels, Target, Text
 from inkmill.errors import DataError, ImageError
 from inkmill.files import make_folder, writing
@@ -107,7 +106,7 @@ def convert_chunk(plan: Plan, chunk: Chunk) -> Done:
 def _convert_sample(plan: Plan, index: int, sink: Sink, done: Done) -> None:
     key = plan.source.key(index)
     try:
-        image, target = image_of(plan.source, index), plan.source.target(index)
+        image, target = plan.source.image(index), plan.source.target(index)
     except DataError as error:
         done.rejects.append(Reject(key, "missing or not readable", str(error), ""))
         return

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from inkmill.data.pipeline.image_header import read_header
-from inkmill.data.sources.combine import image_of
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import DataError, ImageError
 from inkmill.files import write_bytes_atomic, writing
 
@@ -52,7 +51,7 @@ def quarantine(folder: Path, source: Source, index: int, reason: str) -> None:
     """
     key = source.key(index)
     try:
-        image = image_of(source, index)
+        image = source.image(index)
     except (DataError, OSError):
         if not _noted(folder, key):
             append_rejects(folder, [(key, reason, "")])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.pipeline.decode import MAX_PIXELS, decode, image_size
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import DataError, ImageError
 from inkmill.processes import in_order
 

@@ -20,7 +20,6 @@ from inkmill.data.loaders.stages import Seconds, StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.targets import Regions, has_polygons, move_targets, refuse_polygons, resize_target
-from inkmill.data.sources.base import described, reading
 from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, as_targets
 from inkmill.errors import DataError
 
@@ -185,7 +184,7 @@ class BatchAssembler:
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
-        with clock.rows(len(index)) as clocks, reading(self._plan.source) as get:
+        with clock.rows(len(index)) as clocks, self._plan.source.reading() as get:
             for row, (sample_index, clocked) in enumerate(zip(index.tolist(), clocks, strict=True)):
                 try:
                     if hit[row]:
@@ -206,7 +205,7 @@ class BatchAssembler:
     ) -> tuple[list[str | None], list[Target | None], list[tuple[int, str, str]]] | None:
         """Return what `_load` does, by one question to the source; None where each row needs a look of its own."""
         try:
-            keys, targets = described(self._plan.source, index.tolist())
+            keys, targets = self._plan.source.described(index.tolist())
         except (DataError, OSError):
             return None
         return None if has_polygons(targets) else (list(keys), list(targets), [])

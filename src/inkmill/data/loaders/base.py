@@ -27,8 +27,6 @@ from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.loaders.rows import batch_bytes, resize_here
 from inkmill.data.loaders.stages import add
 from inkmill.data.pipeline.cache import ImageCache, open_cache
-from inkmill.data.sources.base import identity_of
-from inkmill.data.sources.combine import release
 from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
@@ -224,7 +222,7 @@ class Loader(ABC):
     def _identity(self) -> dict[str, Any]:
         widths = self.plan.bucket_widths
         return {
-            "data": identity_of(self.plan.source),
+            "data": self.plan.source.identity,
             "samples": len(self.plan.source),
             "seed": self.plan.seed,
             "shuffle": self.plan.shuffle,
@@ -268,7 +266,7 @@ class Loader(ABC):
     def release(self) -> None:
         """Close the data's files, wherever they are open, which ends an iteration; the next one opens them again."""
         self.close()
-        release(self.plan.source)
+        self.plan.source.release()
 
     def close(self) -> None:
         """Give back processes, threads and memory; iterating again takes them again."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.pipeline.decode import image_size
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import DataError
 
 _PART = 512  # samples a task

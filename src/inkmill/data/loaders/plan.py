@@ -15,7 +15,7 @@ from inkmill.data.loaders.stages import Seconds
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.order import BatchOrder, Order
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.rows import batch_bytes
 from inkmill.data.loaders.worker_process import Task
 from inkmill.data.pipeline.cache import ImageCache
-from inkmill.data.sources.combine import release
 from inkmill.machine import memory_left
 
 _ALIGNMENT = 64  # bytes: a cache line
@@ -53,7 +52,7 @@ class _MakeBatches:
         return make
 
     def release(self) -> None:
-        release(self.plan.source)
+        self.plan.source.release()
 
 
 class WorkerLoader(Loader):
@@ -117,7 +116,7 @@ class WorkerLoader(Loader):
         """See Loader.release; the workers live on."""
         self._answers = self._ends_at = None
         self._pool.release()
-        release(self.plan.source)
+        self.plan.source.release()
 
     def close(self) -> None:
         """End the workers and give their memory back."""

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from inkmill import shared_memory as shared
 from inkmill.data.pipeline.cache_pages import Layout, Pages
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import OutputError
 from inkmill.files import explain
 

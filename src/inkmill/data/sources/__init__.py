@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inkmill.data.sources.combine import Concat, Mix, Subset, files_of, notes_of, release
+from inkmill.data.sources.base import Source
+from inkmill.data.sources.combine import Concat, Mix, Subset
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.holdout import holdout
 from inkmill.data.sources.lmdb import LmdbSource
@@ -15,10 +16,8 @@ __all__ = [
     "LmdbSource",
     "Mix",
     "ShardSource",
+    "Source",
     "Subset",
-    "files_of",
     "holdout",
-    "notes_of",
     "open_source",
-    "release",
 ]

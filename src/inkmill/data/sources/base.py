@@ -1,87 +1,116 @@
-"""What every kind of source shares: bounds, a name, a fingerprint taken once, and notes about what was seen."""
+"""`Source`: a data set as an array of samples, whatever it is stored in."""
 
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from inkmill.data.sources.packed import PackedStrings, fingerprint
-from inkmill.data.types import Sample, Source, Target
+from inkmill.data.types import Sample, Target
 from inkmill.errors import DataError
 
 MAX_IMAGE_BYTES = 256 << 20
 """Largest image file that is read: 256 MiB is far above any photograph and far below a machine's memory."""
 
 
-class BaseSource:
-    """Base of the sources; see `inkmill.data.types.Source` for what each method promises.
+class Source(ABC):
+    """A data set as an array: random access by index, and nothing random about it.
+
+    A new kind of storage writes `__len__`, `image`, `key`, `target` and `fingerprint`; everything else has a default
+    that is right for any source, and may be overridden where the storage can do it faster.
+
+    A source is pickled into worker processes. Handles (LMDB environments, open files) are opened there on first use
+    and never carried over. Threads may call any method at the same time.
+
+    Args:
+        name: short name for tables, e.g. the folder's or file's own.
+        notes: see the attribute.
 
     Attributes:
-        name: short name for tables.
-        notes: what a user should know about how the data were understood, one sentence each: the format and why,
-            what was left out and how often.
+        name: see above.
+        notes: what a user should know about how the data were understood, one sentence each: the format and why it
+            was detected, what was left out and how often.
+        small_files: whether each sample is a file of its own, which a slow disk serves one by one.
     """
+
+    name: str
+    notes: tuple[str, ...] = ()
+    small_files: bool = False
 
     def __init__(self, name: str, notes: tuple[str, ...] = ()) -> None:
         self.name = name
         self.notes = notes
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hex digest that stands for the contents."""
-        return self._fingerprint()
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    def _fingerprint(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def image(self, index: int) -> bytes:
+        """Return the encoded image of sample `index`; raises DataError naming its key."""
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """Return the key of sample `index`, unique and stable, without reading its image."""
+
+    @abstractmethod
+    def target(self, index: int) -> Target:
+        """Return the target of sample `index` without reading its image."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hex digest of the contents; it changes when they do. It hashes names, sizes and times, not pixels."""
 
     @cached_property
     def identity(self) -> str:
-        """Hex digest that stands for the samples in their order, the same for a copy of the data with other times."""
-        return self._identity()
-
-    def _identity(self) -> str:
+        """Hex digest of the samples in their order; a copy of the data with other file times has the same."""
         return fingerprint("keys", PackedStrings(map(self.key, range(len(self)))))
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @property
+    def storage_fingerprint(self) -> str:
+        """Like `fingerprint`, of the whole data sets below: all parts of one set have the same."""
+        return self.fingerprint
 
     def get(self, index: int) -> Sample:
-        """Return sample `index`; raises DataError naming its key when its bytes cannot be had."""
+        """Return sample `index`; raises DataError naming its key when its bytes cannot be read."""
         return Sample(self.key(index), self.image(index), self.target(index))
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """Give a `get` for many samples in a row, which may be cheaper; good within the block, for one thread.
+        """Give a `get` for many samples in a row, which may be cheaper; valid within the block, for one thread.
 
-        A source that overrides `get` of another one overrides this too, or loaders will not see it.
+        A subclass that overrides `get` of another kind of source overrides this too, since loaders call this one.
         """
         yield self.get
-
-    def image(self, index: int) -> bytes:
-        """Return the encoded image of sample `index`; raises DataError naming its key."""
-        raise NotImplementedError
-
-    def key(self, index: int) -> str:
-        """Return the key of sample `index`."""
-        raise NotImplementedError
-
-    def target(self, index: int) -> Target:
-        """Return the target of sample `index`; its image is not read."""
-        raise NotImplementedError
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
         """Return the keys and the targets of many samples, without reading an image."""
         return [self.key(i) for i in index], [self.target(i) for i in index]
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """Return the files that hold the images of some samples, each once; none where they lie in no file."""
+        """Return the files that hold the images of some samples, each once; empty if they are not in files."""
         return []
 
+    def parts(self) -> Sequence[Source]:
+        """Return the sources that this one is made of; empty for one that reads from storage itself."""
+        return ()
+
+    def leaves(self) -> Iterator[Source]:
+        """Yield the sources at the bottom, which read from storage: this one, or those of its parts."""
+        parts = self.parts()
+        if not parts:
+            yield self
+        for part in parts:
+            yield from part.leaves()
+
     def release(self) -> None:
-        """Close what is open; it is opened again when it is needed."""
+        """Close what is open; it is opened again on the next use."""
+        for part in self.parts():
+            part.release()
 
     def _checked(self, index: int) -> int:
         """Return an index in range as a Python int; negative ones count from the end, as in any sequence."""
@@ -92,24 +121,7 @@ class BaseSource:
         return position
 
 
-def identity_of(source: Source) -> str:
-    """Return what stands for the samples in their order; of sources of other making it is their fingerprint."""
-    return source.identity if isinstance(source, BaseSource) else source.fingerprint
-
-
 def check_image_bytes(size: int, key: str) -> None:
-    """Refuse an image file that is empty or too large to be one; raises DataError."""
+    """Raise DataError for an image file that is too large to be one, before it is read."""
     if size > MAX_IMAGE_BYTES:
         raise DataError(f"{key}: {size:,} bytes are more than the {MAX_IMAGE_BYTES >> 20} MiB an image may have")
-
-
-def reading(source: Source) -> AbstractContextManager[Callable[[int], Sample]]:
-    """Give a `get` for many samples in a row, see `BaseSource.reading`; sources of other making give their own."""
-    return source.reading() if isinstance(source, BaseSource) else nullcontext(source.get)
-
-
-def described(source: Source, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-    """Return the keys and the targets of many samples; sources of other making are asked one by one."""
-    if isinstance(source, BaseSource):
-        return source.described(index)
-    return [source.key(i) for i in index], [source.target(i) for i in index]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inkmill.data.sources.base import BaseSource, described, identity_of, reading
+from inkmill.data.sources.base import Source
 from inkmill.data.sources.packed import fingerprint
-from inkmill.data.types import Sample, Source, Target
+from inkmill.data.types import Sample, Target
 from inkmill.errors import ConfigError, DataError
 
 
-class Subset(BaseSource):
+class Subset(Source):
     """The samples of a source at some indices, in their order; keys stay those of the source.
 
     Args:
@@ -27,7 +28,7 @@ class Subset(BaseSource):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        super().__init__(source.name, notes_of(source))
+        super().__init__(source.name, source.notes)
         self.source = source
         self.indices: NDArray[np.int64] = np.ascontiguousarray(indices, np.int64).reshape(-1)
         wrong = self.indices[(self.indices < 0) | (self.indices >= len(source))]
@@ -43,13 +44,13 @@ class Subset(BaseSource):
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """See `BaseSource.reading`."""
-        with reading(self.source) as get:
+        """See `Source.reading`."""
+        with self.source.reading() as get:
             yield lambda index: get(int(self.indices[self._checked(index)]))
 
     def image(self, index: int) -> bytes:
-        """See `Source.get`."""
-        return image_of(self.source, int(self.indices[self._checked(index)]))
+        """See `Source.image`."""
+        return self.source.image(int(self.indices[self._checked(index)]))
 
     def key(self, index: int) -> str:
         """See `Source.key`."""
@@ -60,25 +61,34 @@ class Subset(BaseSource):
         return self.source.target(int(self.indices[self._checked(index)]))
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `BaseSource.described`."""
-        return described(self.source, self.indices[np.asarray(index, np.int64)].tolist())
+        """See `Source.described`."""
+        return self.source.described(self.indices[np.asarray(index, np.int64)].tolist())
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
-        return files_of(self.source, self.indices[np.asarray(index, np.int64)].tolist())
+        """See `Source.files`."""
+        return self.source.files(self.indices[np.asarray(index, np.int64)].tolist())
 
-    def release(self) -> None:
-        """See `BaseSource.release`."""
-        release(self.source)
+    def parts(self) -> Sequence[Source]:
+        """See `Source.parts`."""
+        return (self.source,)
 
-    def _fingerprint(self) -> str:
+    @property
+    def storage_fingerprint(self) -> str:
+        """See `Source.storage_fingerprint`."""
+        return self.source.storage_fingerprint
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         return fingerprint("subset", self.source.fingerprint, self.indices)
 
-    def _identity(self) -> str:
-        return fingerprint("subset", identity_of(self.source), self.indices)
+    @cached_property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return fingerprint("subset", self.source.identity, self.indices)
 
 
-class Mix(BaseSource):
+class Mix(Source):
     """Several sources in a row, each as often as its weight says: with 2 every sample twice, with 0.1 a tenth of them.
 
     The share of a fractional weight is spread evenly over the source and is the same every time. Keys get the
@@ -98,8 +108,8 @@ class Mix(BaseSource):
             raise ConfigError(f"a mix needs one weight a source: {len(sources)} sources, {len(weights)} weights")
         if not all(0 < weight < float("inf") for weight in weights):
             raise ConfigError(f"the weights of a mix must be positive numbers, and are {weights}")
-        super().__init__("+".join(source.name for source in sources), ())
-        self.notes = tuple(note for source in sources for note in notes_of(source))
+        notes = tuple(note for source in sources for note in source.notes)
+        super().__init__("+".join(source.name for source in sources), notes)
         self.sources, self.weights = list(sources), weights
         counts = [max(round(weight * len(source)), 1) for source, weight in zip(sources, weights, strict=True)]
         self._ends: NDArray[np.int64] = np.cumsum(counts, dtype=np.int64)
@@ -126,9 +136,9 @@ class Mix(BaseSource):
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """See `BaseSource.reading`."""
+        """See `Source.reading`."""
         with ExitStack() as stack:
-            gets = [stack.enter_context(reading(source)) for source in self.sources]
+            gets = [stack.enter_context(source.reading()) for source in self.sources]
 
             def get(index: int) -> Sample:
                 number, inner = self.locate(index)
@@ -138,9 +148,9 @@ class Mix(BaseSource):
             yield get
 
     def image(self, index: int) -> bytes:
-        """See `Source.get`."""
+        """See `Source.image`."""
         number, inner = self.locate(index)
-        return image_of(self.sources[number], inner)
+        return self.sources[number].image(inner)
 
     def key(self, index: int) -> str:
         """See `Source.key`."""
@@ -156,7 +166,7 @@ class Mix(BaseSource):
         return self.sources[number].target(inner)
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `BaseSource.described`; each source is asked once."""
+        """See `Source.described`; each source is asked once."""
         rows: dict[int, list[int]] = {}
         inner: list[int] = []
         for row, i in enumerate(index):
@@ -165,31 +175,39 @@ class Mix(BaseSource):
             inner.append(place)
         found: dict[int, tuple[str, Target]] = {}
         for number, some in rows.items():
-            keys, targets = described(self.sources[number], [inner[row] for row in some])
+            keys, targets = self.sources[number].described([inner[row] for row in some])
             found |= {
                 row: (self._key(number, key), target) for row, key, target in zip(some, keys, targets, strict=True)
             }
         return [found[row][0] for row in range(len(inner))], [found[row][1] for row in range(len(inner))]
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
+        """See `Source.files`."""
         inside: dict[int, list[int]] = {}
         for i in index:
             number, inner = self.locate(i)
             inside.setdefault(number, []).append(inner)
-        found = (file for number, inner in inside.items() for file in files_of(self.sources[number], inner))
+        found = (file for number, inner in inside.items() for file in self.sources[number].files(inner))
         return list(dict.fromkeys(found))
 
-    def release(self) -> None:
-        """See `BaseSource.release`."""
-        for source in self.sources:
-            release(source)
+    def parts(self) -> Sequence[Source]:
+        """See `Source.parts`."""
+        return self.sources
 
-    def _fingerprint(self) -> str:
+    @property
+    def storage_fingerprint(self) -> str:
+        """See `Source.storage_fingerprint`; the weights count, since they say which of the sets is read most."""
+        return "+".join(source.storage_fingerprint for source in self.sources) + repr(self.weights)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         return fingerprint("mix", *(source.fingerprint for source in self.sources), repr(self.weights))
 
-    def _identity(self) -> str:
-        return fingerprint("mix", *map(identity_of, self.sources), repr(self.weights))
+    @cached_property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return fingerprint("mix", *(source.identity for source in self.sources), repr(self.weights))
 
 
 class Concat(Mix):
@@ -197,24 +215,3 @@ class Concat(Mix):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__(sources)
-
-
-def notes_of(source: Source) -> tuple[str, ...]:
-    """Return a source's notes; sources of other making may have none."""
-    return tuple(getattr(source, "notes", ()))
-
-
-def image_of(source: Source, index: int) -> bytes:
-    """Return the image alone, where the source can give it without its target."""
-    return source.image(index) if isinstance(source, BaseSource) else source.get(index).image
-
-
-def files_of(source: Source, index: Sequence[int]) -> list[Path]:
-    """Return the files that hold the images of some samples; sources of other making name none."""
-    return source.files(index) if isinstance(source, BaseSource) else []
-
-
-def release(source: Source) -> None:
-    """Close what a source has open, where it can."""
-    if isinstance(source, BaseSource):
-        source.release()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
-from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sources.base import Source, check_image_bytes
 from inkmill.data.sources.packed import PackedStrings
 from inkmill.data.types import Text
 from inkmill.errors import DataError
 
 
-class FileSource(BaseSource):
+class FileSource(Source):
     """Image files in the order given; every target is an empty Text.
 
     Args:
         paths: the files; each is its own key.
     """
+
+    small_files = True
 
     def __init__(self, paths: Iterable[Path]) -> None:
         super().__init__("images")
@@ -27,7 +30,7 @@ class FileSource(BaseSource):
         return len(self._paths)
 
     def image(self, index: int) -> bytes:
-        """See `BaseSource.image`."""
+        """See `Source.image`."""
         path = Path(self.key(index))
         try:
             check_image_bytes(path.stat().st_size, str(path))
@@ -36,18 +39,20 @@ class FileSource(BaseSource):
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
     def key(self, index: int) -> str:
-        """See `BaseSource.key`."""
+        """See `Source.key`."""
         return self._paths[self._checked(index)]
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
+        """See `Source.files`."""
         return [Path(self.key(i)) for i in index]
 
     def target(self, index: int) -> Text:
-        """See `BaseSource.target`."""
+        """See `Source.target`."""
         return Text("")
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         digest = hashlib.blake2b(digest_size=16)
         self._paths.hash_into(digest)
         return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,14 @@ import numpy as np
 from inkmill.data.formats import FORMATS
 from inkmill.data.formats.detect import Detected
 from inkmill.data.formats.regions import dump_regions, parse_regions
-from inkmill.data.sources.base import BaseSource, check_image_bytes
+from inkmill.data.sources.base import Source, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
 from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain
 
 
-class FolderSource(BaseSource):
+class FolderSource(Source):
     """A label file and its images, or a folder format.
 
     The labels are read once, into buffers; images are opened one at a time, so any number of them needs one handle.
@@ -32,6 +33,8 @@ class FolderSource(BaseSource):
         LabelFileError: a line that is not in the format.
         DataError: no entry at all.
     """
+
+    small_files = True
 
     def __init__(self, finding: Detected, label_pattern: str | None = None) -> None:
         super().__init__(_name_of(finding), (finding.why,))
@@ -47,7 +50,7 @@ class FolderSource(BaseSource):
         return len(self._images)
 
     def image(self, index: int) -> bytes:
-        """See `Source.get`."""
+        """See `Source.image`."""
         index = self._checked(index)
         path = os.path.join(self.root, self._images[index])  # noqa: PTH118 - a million times
         try:
@@ -72,16 +75,19 @@ class FolderSource(BaseSource):
         return Labels(tuple(label.split(" ")) if label else ()) if self._kind is Labels else Text(label)
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
+        """See `Source.files`."""
         names = dict.fromkeys(self._images[self._checked(i)] for i in index)
         return [Path(self.root, name) for name in names]
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
         """Hash names, labels, and every image's size and time; a missing image counts as size -1."""
         stats = np.fromiter(map(self._stat, self._images), np.dtype((np.int64, 2)), len(self))
         return fingerprint("folder", self.format, self._images, self._labels, stats)
 
-    def _identity(self) -> str:
+    @cached_property
+    def identity(self) -> str:
+        """See `Source.identity`."""
         return fingerprint("folder", self._images)
 
     def _stat(self, image: str) -> tuple[int, int]:

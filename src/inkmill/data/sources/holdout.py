@@ -8,7 +8,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.types import Source
+from inkmill.data.sources.base import Source
 from inkmill.errors import ConfigError, DataError
 
 _REPEAT = re.compile(r"#\d+$")

@@ -12,13 +12,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from inkmill.data.formats.multilabel import split_labels
-from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
 from inkmill.data.sources.packed import fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, MissingExtraError
@@ -27,7 +28,7 @@ _MAX_SAMPLES = 999_999_999
 """The keys have nine digits."""
 
 
-class LmdbSource(BaseSource):
+class LmdbSource(Source):
     """One LMDB. The environment is opened in each process on first use, read-only and without a lock file.
 
     Args:
@@ -59,7 +60,7 @@ class LmdbSource(BaseSource):
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """See `BaseSource.reading`; all samples come from one transaction, which halves what reading one costs."""
+        """See `Source.reading`; all samples come from one transaction, which halves what reading one costs."""
         environment = self._environment()
         with environment.reading() as value:
 
@@ -78,7 +79,7 @@ class LmdbSource(BaseSource):
             yield get
 
     def image(self, index: int) -> bytes:
-        """See `Source.get`."""
+        """See `Source.image`."""
         (image,) = self._values(self._checked(index) + self._base, "image")
         check_image_bytes(len(image), self.key(index))
         return image
@@ -93,7 +94,7 @@ class LmdbSource(BaseSource):
         return self._target(label, self.key(index))
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `BaseSource.described`; all labels come from one transaction."""
+        """See `Source.described`; all labels come from one transaction."""
         positions = np.asarray(index, np.int64)
         if positions.size and not (positions.min() >= 0 and positions.max() < len(self)):
             positions = np.array([self._checked(i) for i in index])
@@ -105,11 +106,11 @@ class LmdbSource(BaseSource):
         return keys, [self._target(label, key) for label, key in zip(cast(list[bytes], labels), keys, strict=True)]
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
+        """See `Source.files`."""
         return [self.folder / "data.mdb"]
 
     def release(self) -> None:
-        """See `BaseSource.release`."""
+        """See `Source.release`."""
         self._opened = None
 
     def _target(self, data: bytes, key: str) -> Target:
@@ -136,11 +137,15 @@ class LmdbSource(BaseSource):
             self._opened = (os.getpid(), _open(self.folder))
         return self._opened[1]
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         status = (self.folder / "data.mdb").stat()
         return fingerprint("lmdb", f"{status.st_size} {status.st_mtime_ns} {self._base} {self._length}")
 
-    def _identity(self) -> str:
+    @cached_property
+    def identity(self) -> str:
+        """See `Source.identity`."""
         return fingerprint("lmdb", f"{(self.folder / 'data.mdb').stat().st_size} {self._base} {self._length}")
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats.detect import Detected, detect_format, lmdb_folders, with_format
+from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Concat
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
 from inkmill.data.sources.shard_pattern import expand
 from inkmill.data.sources.shards import ShardSource
-from inkmill.data.types import Source
 from inkmill.errors import ConfigError, DataError
 
 _STORES = ("lmdb", "shards")

@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.formats.base import IMAGE_SUFFIXES
-from inkmill.data.sources.base import MAX_IMAGE_BYTES, BaseSource, check_image_bytes
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint
 from inkmill.data.sources.shard_index import Member, read_members, split_name
 from inkmill.data.types import Labels, Sample, Target, Text
@@ -29,7 +30,7 @@ _OPEN_SHARDS = 32
 _BETWEEN = 4096  # bytes: image and label no further apart, as side by side they are, are read at once
 
 
-class ShardSource(BaseSource):
+class ShardSource(Source):
     """Tar shards, each with its index beside it or scanned once.
 
     A sample is an image (any of inkmill's kinds) and a label: `.txt` (UTF-8 text), `.json` ({"text": ...}, or
@@ -71,7 +72,7 @@ class ShardSource(BaseSource):
         return Sample(key, data[offset - first : offset - first + size], _target(_LABEL_EXTENSIONS[kind], label, key))
 
     def image(self, index: int) -> bytes:
-        """See `Source.get`."""
+        """See `Source.image`."""
         index = self._checked(index)
         shard, offset, size, *_ = self._table[index].tolist()
         check_image_bytes(size, self.key(index))
@@ -90,7 +91,7 @@ class ShardSource(BaseSource):
         return _target(_LABEL_EXTENSIONS[kind], self._read(shard, offset, size, index), self.key(index))
 
     def files(self, index: Sequence[int]) -> list[Path]:
-        """See `BaseSource.files`."""
+        """See `Source.files`."""
         return [self.shards[number] for number in np.unique(self._table[np.asarray(index, np.int64), 0]).tolist()]
 
     @property
@@ -123,12 +124,16 @@ class ShardSource(BaseSource):
             self._open.move_to_end(shard)
             return self._open[shard]
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
         stats = [shard.stat() for shard in self.shards]
         times = np.array([(status.st_size, status.st_mtime_ns) for status in stats], np.int64)
         return fingerprint("shards", self._keys, self._table, times)
 
-    def _identity(self) -> str:
+    @cached_property
+    def identity(self) -> str:
+        """See `Source.identity`."""
         return fingerprint("shards", self._keys, self._table)
 
 

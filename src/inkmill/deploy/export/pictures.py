@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Subset, holdout, open_source
-from inkmill.data.types import Source
+from inkmill.data.sources import Source, Subset, holdout, open_source
 from inkmill.errors import DataError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.evaluate import open_tests

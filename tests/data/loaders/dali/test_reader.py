@@ -19,8 +19,8 @@ from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Concat, ShardSource, Subset, open_source
-from inkmill.data.types import Batch, Source
+from inkmill.data.sources import Concat, ShardSource, Source, Subset, open_source
+from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
 
 pytest.importorskip("nvidia.dali")

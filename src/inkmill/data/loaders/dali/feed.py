@@ -28,7 +28,6 @@ from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.image_header import read_header
 from inkmill.data.pipeline.targets import has_polygons, move_targets, refuse_polygons, resize_target
-from inkmill.data.sources.base import reading
 from inkmill.data.types import Batch, Sample, as_targets
 from inkmill.errors import DataError
 
@@ -144,7 +143,7 @@ class DaliFeed:
     def _samples(self, epoch: int, number: int, good: NDArray[np.bool_], index: Index) -> list[Sample]:
         source = self._plan.source
         if self._reader is None:
-            with reading(source) as get:
+            with source.reading() as get:
                 return [get(i) for i in index.tolist()]
         images = compress(self._reader.images(epoch, number), good)
         return [Sample(source.key(i), image, source.target(i)) for i, image in zip(index.tolist(), images, strict=True)]

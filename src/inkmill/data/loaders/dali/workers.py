@@ -23,7 +23,6 @@ from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.worker_process import Task
 from inkmill.data.pipeline.cache import ImageCache
-from inkmill.data.sources.combine import release
 from inkmill.errors import DataError
 
 _ALIGNMENT = 64
@@ -73,7 +72,7 @@ class FeedJob:
 
     def release(self) -> None:
         """See worker_process.Job."""
-        release(self.plan.source)
+        self.plan.source.release()
 
 
 class WorkerFeeders:
