@@ -37,7 +37,6 @@ from rich.table import Table
 
 from inkmill.bench.crops import write_crops
 from inkmill.bench.slow_disk import SlowDisk
-from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.bench.stands_for import StandsFor
 from inkmill.bench.strong import strong_spec
 from inkmill.config.load import load_spec
@@ -46,6 +45,7 @@ from inkmill.data.sources import LmdbSource, Source
 from inkmill.diagnose.run import diagnose
 from inkmill.diagnose.sample import take_sample
 from inkmill.diagnose.trial import changed, run_trial
+from inkmill.machine import machine_stamp, stamp_line
 
 FEW = 2
 LATENCY_S = 0.002
@@ -159,7 +159,7 @@ def try_all(
 
 def show(plans: list[dict[str, Any]], tried: dict[str, Speeds], stamp: dict[str, Any]) -> bool:
     """Print the tables; return whether each plan wins on its own profile and no two are the same."""
-    table = Table(title=in_words(stamp), title_justify="left")
+    table = Table(title=stamp_line(stamp), title_justify="left")
     names = [f"plan of {plan['profile']}" for plan in plans]
     for heading in ("profile", "plan", "now", "predicted", "measured", *names):
         table.add_column(heading)

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from inkmill.bench.planted import CASES, Case, planted
-from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.sources import Source, open_source
 from inkmill.diagnose.run import diagnose
+from inkmill.machine import machine_stamp, stamp_line
 
 DATA = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 BUSY = 0.5
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table(title=in_words(machine_stamp()), title_justify="left")
+    table = Table(title=stamp_line(machine_stamp()), title_justify="left")
     for heading in ("planted", "verdict", "named", "other verdicts", "cores used by others"):
         table.add_column(heading)
     wrong = 0

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
@@ -33,6 +32,7 @@ from inkmill.deploy.export.onnx import export
 from inkmill.deploy.export.pictures import Pictures, choose_pictures
 from inkmill.errors import InkmillError
 from inkmill.files import write_json_atomic, write_text_atomic
+from inkmill.machine import machine_stamp, stamp_line
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.nn.backbones import BACKBONES
@@ -149,7 +149,7 @@ def main() -> None:
         rows[rows.index(row)] = made
         machine = machine_stamp()
         write_json_atomic(kept, {"machine": machine, "rows": rows})
-        page = table(rows, f"{in_words(machine)}; torch {torch.__version__}, {args.threads} threads")
+        page = table(rows, f"{stamp_line(machine)}; torch {torch.__version__}, {args.threads} threads")
         write_text_atomic(args.out.with_suffix(".md"), page)
         print(line(made), f"{made['seconds']} s", flush=True)
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inkmill.bench.crops import write_crops
-from inkmill.bench.stamp import cores, in_words, machine_stamp
+from inkmill.machine import cores, machine_stamp, stamp_line
 
 sys.path.insert(0, str(Path(__file__).parent))
 from train_speed import epochs_of_the_command, models
@@ -55,7 +55,7 @@ def main() -> int:
             rows.append({"gpus": count, "images_per_s": speed, "spread": (max(speeds) - min(speeds)) / speed})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     machine = machine_stamp()
-    table = Table("GPUs", "images/s", "spread", "times one", title=in_words(machine), title_justify="left")
+    table = Table("GPUs", "images/s", "spread", "times one", title=stamp_line(machine), title_justify="left")
     for row in rows:
         times = row["images_per_s"] / rows[0]["images_per_s"]
         table.add_row(str(row["gpus"]), f"{row['images_per_s']:,.0f}", f"{row['spread']:.1%}", f"{times:.2f}")

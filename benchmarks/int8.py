@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
 from inkmill.deploy.quantize.compare import READ_AT_ONCE, share_equal
+from inkmill.machine import machine_stamp, stamp_line
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.reader import BaseReader
 from inkmill.runtime.speed import BATCHES, images_per_second
@@ -76,7 +76,7 @@ def main() -> None:
         )
     console = Console(width=160)
     console.print(table)
-    console.print(f"{len(images)} pictures of {args.data}; {args.threads} threads; {in_words(machine_stamp())}")
+    console.print(f"{len(images)} pictures of {args.data}; {args.threads} threads; {stamp_line(machine_stamp())}")
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.bench.stamp import in_words, machine_stamp
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
+from inkmill.machine import machine_stamp, stamp_line
 from inkmill.runtime import Reader
 
 Read = Callable[[], list[str]]
@@ -106,7 +106,7 @@ def main() -> int:
             for name, read in readers.items():
                 speeds[name].append(measure(read)[0])
     rows = [row_of(name, speeds[name], found[name], truths) for name in readers]
-    show(rows, f"{in_words(machine)}; {len(samples)} crops, {args.threads} threads")
+    show(rows, f"{stamp_line(machine)}; {len(samples)} crops, {args.threads} threads")
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -46,7 +46,6 @@ from inkmill.bench.crops import write_crops
 from inkmill.bench.measure import Measured, measure
 from inkmill.bench.ours import augmented, plan_for
 from inkmill.bench.peers import torch_pil
-from inkmill.bench.stamp import cores, in_words, machine_stamp
 from inkmill.bench.strong import strong_spec
 from inkmill.config.model import ModelSpec
 from inkmill.config.train import OptimSpec, TrainSpec
@@ -56,6 +55,7 @@ from inkmill.data.loaders.resident import ResidentLoader
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import LmdbSource, Source
 from inkmill.data.types import Batch
+from inkmill.machine import cores, machine_stamp, stamp_line
 from inkmill.runtime.torch_reader import on_device, to_input
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
@@ -328,7 +328,7 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def show(rows: list[dict[str, Any]], machine: dict[str, Any]) -> None:
     """Print the table."""
-    table = Table(title=in_words(machine), title_justify="left")
+    table = Table(title=stamp_line(machine), title_justify="left")
     for name in ("model", "data", "batch", "images/s", "spread", "of step", "without data", "times classic"):
         table.add_column(name)
     for row in rows:

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inkmill import machine
-from inkmill.machine import busy_core_seconds, cores, memory_left, physical_cores, waited_for_core
+from inkmill.machine import (
+    busy_core_seconds,
+    cores,
+    machine_stamp,
+    memory_left,
+    physical_cores,
+    stamp_line,
+    waited_for_core,
+)
 
 linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="reads Linux's /proc")
 
@@ -111,3 +122,29 @@ def test_what_others_do_on_cores_that_it_may_not_use_is_not_counted() -> None:
     assert rest is not None
     assert 0 < first < every
     assert first + rest == pytest.approx(every, abs=1.0)
+
+
+def test_a_stamp_names_machine_versions_and_date() -> None:
+    stamp = json.loads(json.dumps(machine_stamp()))
+    assert stamp["cpu"]
+    assert stamp["versions"]["numpy"] == np.__version__
+    assert datetime.fromisoformat(stamp["date"]).tzinfo is not None
+    assert 1 <= stamp["cores"] <= os.cpu_count()
+
+
+def test_a_process_that_may_use_one_core_has_one() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_the_line_of_a_stamp_says_what_lacks() -> None:
+    stamp = machine_stamp() | {"gpus": [], "cpu": "A CPU", "cores": 3, "load": None}
+    line = stamp_line(stamp)
+    assert "A CPU" in line
+    assert "3 cores" in line
+    assert "no GPU" in line
+    assert "load" not in line

@@ -1,14 +1,36 @@
-"""What this process may use of its machine: containers, quotas and `taskset` allow less than the machine has."""
+"""What this process may use of its machine, and the machine's stamp, without which a figure says nothing.
+
+Containers, quotas and `taskset` allow less than the machine has, so nothing here asks for the machine's own numbers.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import threading
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
+_PACKAGES = (
+    "inkmill",
+    "numpy",
+    "opencv-python-headless",
+    "torch",
+    "torchvision",
+    "pillow",
+    "lmdb",
+    "webdataset",
+    "albumentations",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "litdata",
+    "spdl",
+    "ffcv",
+)
 
 
 def cores() -> int:
@@ -58,19 +80,73 @@ def cpu_model() -> str:
 
 
 def waited_for_core() -> float | None:
-    """Return the seconds that this thread was ready to run and had no core, since it began; None: not told here."""
+    """Return the seconds that this thread was ready to run and had no core, since it began; None: unknown."""
     told = _text(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat"))
     words = (told or "").split()  # ran ns, waited ns, times
     return int(words[1]) / 1e9 if len(words) == 3 else None
 
 
 def busy_core_seconds() -> float | None:
-    """Return the CPU time in seconds that all programs took on the cores that this process may use; None: not told."""
+    """Return the CPU time in seconds that all programs took on the cores that this process may use; None: unknown."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     lines = [line.split() for line in (_text(Path("/proc/stat")) or "").splitlines() if line.startswith("cpu")]
     busy = {words[0]: sum(map(int, words[1:4])) for words in lines if len(words) > 4}  # user, nice, system
     mine = [busy[name] for name in (f"cpu{number}" for number in allowed) if name in busy]
     return sum(mine) / os.sysconf("SC_CLK_TCK") if mine else None
+
+
+def machine_stamp() -> dict[str, Any]:
+    """Return what a figure of this machine must name, as plain values for JSON.
+
+    Returns:
+        date (UTC, ISO 8601), system, python, cpu, cores (those this process may use), memory_gib, gpus (a list of
+        {name, memory_gib}), load (processes waiting for the CPU over the last minute, or None) and versions.
+    """
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "memory_gib": _memory_gib(),
+        "gpus": _gpus(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "versions": _versions(),
+    }
+
+
+def stamp_line(stamp: dict[str, Any]) -> str:
+    """Return a stamp as one line, for the head of a table."""
+    gpus = ", ".join(gpu["name"] for gpu in stamp["gpus"]) or "no GPU"
+    load = "" if stamp["load"] is None else f", load {stamp['load']}"
+    return f"{stamp['cpu']}, {stamp['cores']} cores, {stamp['memory_gib']} GiB, {gpus}{load}, {stamp['date'][:10]}"
+
+
+def _memory_gib() -> float | None:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+    return round(total / 2**30, 1)
+
+
+def _gpus() -> list[dict[str, Any]]:
+    try:
+        import torch
+    except ImportError:
+        return []
+    found = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
+    return [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in found]
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
 
 
 def _text(path: Path) -> str | None:

@@ -24,11 +24,11 @@ class Timings:
         self._last = perf_counter()
 
     def start(self) -> None:
-        """Begin, or go on; what passed since the last lap belongs to no phase."""
+        """Begin, or continue; what passed since the last lap belongs to no phase."""
         self._last = perf_counter()
 
     def lap(self, phase: str) -> None:
-        """Count what passed since the last lap to a phase of `PHASES`."""
+        """Count what passed since the last lap to a phase of `TIMINGS`."""
         now = perf_counter()
         self.seconds[phase] += now - self._last
         self._last = now
@@ -43,7 +43,7 @@ class Timings:
         whole = self.total or 1.0
         return {name: (some, some / whole) for name, some in self.seconds.items() if some or name != "ranks"}
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Return the total and the shares, the largest first."""
         shares = sorted(self.shares().items(), key=lambda pair: -pair[1][1])
         return f"{self.total:.1f} s: " + ", ".join(f"{name} {share:.0%}" for name, (_, share) in shares)

@@ -22,9 +22,9 @@ from inkmill.bench.peers.pil_v2 import PilTransform  # noqa: E402
 from inkmill.bench.peers.torch_pil import BytesDataset  # noqa: E402
 from inkmill.bench.run import PEER, Row, Settings, _row, contestants, run  # noqa: E402
 from inkmill.bench.show import as_json, as_table, notes, write_chart, yardstick  # noqa: E402
-from inkmill.bench.stamp import machine_stamp  # noqa: E402
 from inkmill.data.sources import LmdbSource  # noqa: E402
 from inkmill.errors import ConfigError  # noqa: E402
+from inkmill.machine import machine_stamp  # noqa: E402
 
 PEERS = ["torch-pil", "torch-albumentations", "webdataset", "dali-docs", "ffcv", "litdata", "spdl"]
 

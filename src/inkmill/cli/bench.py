@@ -31,7 +31,7 @@ def bench(
     The exit code is 1 when a loader that should have run broke.
     """
     from inkmill.bench.run import Settings, default_device
-    from inkmill.bench.stamp import cores, machine_stamp
+    from inkmill.machine import cores, machine_stamp
 
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     settings = Settings(path, images, seconds, workers or cores(), batch_size, names, default_device(), augment)
@@ -65,9 +65,9 @@ def _show(rows: list[Row], settings: Settings, machine: dict[str, Any], chart: s
     from rich.console import Console
 
     from inkmill.bench.show import as_table, write_chart
-    from inkmill.bench.stamp import in_words
+    from inkmill.machine import stamp_line
 
-    title = f"{in_words(machine)}; {settings.workers} workers, batches of {settings.batch_size}"
+    title = f"{stamp_line(machine)}; {settings.workers} workers, batches of {settings.batch_size}"
     Console().print(as_table(rows, title))
     if chart is not None:
         write_chart(chart, rows, title)

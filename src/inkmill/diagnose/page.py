@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from inkmill.bench.stamp import in_words
 from inkmill.diagnose.run import Diagnosis
 from inkmill.diagnose.show import milliseconds, plan_rows, speeds, stage_rows, stall_rows, storage_line
 from inkmill.diagnose.windows import Interval
+from inkmill.machine import stamp_line
 from inkmill.report import Page, escape
 
 _LABEL, _BAR, _ROW = 150, 480, 26  # pixels: the labels' column, the longest bar, a row's height
@@ -41,7 +41,7 @@ def write_page(path: str | Path, found: Diagnosis) -> None:
     page.add_heading("The plan")
     page.add_text(found.plan.why)
     page.add_table(["settings", "predicted images/s", "limit"], [[a, round(b), c] for a, b, c in plan_rows(found)])
-    for line in (*speeds(found), in_words(found.machine), *found.notes):
+    for line in (*speeds(found), stamp_line(found.machine), *found.notes):
         page.add_text(line)
     page.write(path)
 

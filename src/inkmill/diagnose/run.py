@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from inkmill.bench.stamp import machine_stamp
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.sources import Source
@@ -31,7 +30,7 @@ from inkmill.diagnose.storage import Storage, measure_storage
 from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
-from inkmill.machine import busy_core_seconds, cores, memory_left
+from inkmill.machine import busy_core_seconds, cores, machine_stamp, memory_left
 from inkmill.train.loop import TrainingLoop
 
 Say = Callable[[str], None]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.bench.stamp import in_words
 from inkmill.diagnose.plan import words_of
 from inkmill.diagnose.run import Diagnosis
 from inkmill.diagnose.windows import Interval
+from inkmill.machine import stamp_line
 
 OTHERS_SHOWN = 4
 
@@ -21,7 +21,7 @@ def show(console: Console, found: Diagnosis) -> None:
     console.print(_stalls(found))
     console.print(_stages(found))
     console.print(_plan(found))
-    for line in (*speeds(found), in_words(found.machine), storage_line(found), *found.notes):
+    for line in (*speeds(found), stamp_line(found.machine), storage_line(found), *found.notes):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -136,7 +136,7 @@ class Reporter:
         ema = f" (ema {row['ema_word_accuracy']:.2%})" if "ema_word_accuracy" in row else ""
         self.say(
             f"  validation: word accuracy {row['word_accuracy']:.2%}{ema}, CER {row['cer']:.2%}, "
-            f"loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  ({timings.in_words()})"
+            f"loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  ({timings.summary()})"
         )
         for key, truth, text, confidence in [] if row["word_accuracy"] == 1 else chosen.examples[:3]:
             mark = "right" if truth == text else "wrong"
