@@ -21,7 +21,7 @@ from rich.console import Console
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.runtime.evaluate import evaluate
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 
 def split(folder: Path, out: Path, held: float) -> tuple[Path, Path]:

@@ -143,9 +143,9 @@ def rows(samples: int, workers: int, seconds: float) -> Iterator[dict[str, Any]]
         for cache in ("none", "ram"):
             for loader, count, kind in kinds:
                 found = ours(crops, count, kind, cache, augment, seconds)
-                yield {"loader": loader, "keep": cache, "augment": augment, "images_per_s": round(found)}
+                yield {"loader": loader, "cache": cache, "augment": augment, "images_per_s": round(found)}
         found = rate(torch_epochs(crops, workers, augment), seconds)
-        yield {"loader": "torch-pil", "keep": "none", "augment": augment, "images_per_s": round(found)}
+        yield {"loader": "torch-pil", "cache": "none", "augment": augment, "images_per_s": round(found)}
 
 
 def main() -> None:

@@ -60,8 +60,8 @@ from inkmill.runtime.torch_reader import on_device, to_input
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.train.optim import build_optimizer
-from inkmill.train.run import set_up_torch
+from inkmill.training.optim import build_optimizer
+from inkmill.training.run import set_up_torch
 
 CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
 CODEC = make_codec("CTC", CHARS, 25)

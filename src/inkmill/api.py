@@ -12,7 +12,7 @@ from inkmill.runtime.reader import BaseReader, Reading
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
-    from inkmill.train.run import TrainResult
+    from inkmill.training.run import TrainResult
 
 __all__ = ["Reading", "evaluate", "load", "train"]
 
@@ -64,7 +64,7 @@ def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResul
     Raises:
         InkmillError: anything a user can mend.
     """
-    from inkmill.train.run import train as run
+    from inkmill.training.run import train as run
 
     return run(_spec(spec, overrides))
 

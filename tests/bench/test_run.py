@@ -132,8 +132,8 @@ def test_rows_come_one_by_one_and_fit_the_json_schema(tmp_path):
     data = json.loads(json.dumps(as_json(rows, asked, machine_stamp())))
     assert set(data) == {"machine", "task", "rows"}
     for row in data["rows"]:
-        assert {"loader", "keep", "engine", "augment", "images_per_s", "spread", "note"} <= set(row)
-    measured = [(r["loader"], r["keep"], r["augment"]) for r in data["rows"] if r["images_per_s"]]
+        assert {"loader", "cache", "engine", "augment", "images_per_s", "spread", "note"} <= set(row)
+    measured = [(r["loader"], r["cache"], r["augment"]) for r in data["rows"] if r["images_per_s"]]
     assert ("torch-pil", "none", "strong") in measured
     assert {("inline", tier, a) for tier in ("none", "disk", "ram") for a in ("none", "strong")} <= set(measured)
     assert not any(row["failed"] for row in data["rows"])

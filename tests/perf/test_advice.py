@@ -13,7 +13,7 @@ from inkmill.data.loaders.stages import STAGES
 from inkmill.perf.advice import Advice, Loading, Machine, Waiting, advise
 
 GIB = 2**30
-DECODES = {"read": 1.0, "decode": 6.2, "resize": 1.8, "keep": 0.0, "augment": 1.0, "other": -0.1}
+DECODES = {"read": 1.0, "decode": 6.2, "resize": 1.8, "cache": 0.0, "augment": 1.0, "other": -0.1}
 WAITING = Waiting(share=0.31, busy=0.98, copying=0.02, stages=DECODES)
 LOADING = Loading(
     who="workers",
@@ -59,11 +59,11 @@ def test_the_whole_line() -> None:
             {"store_bytes": 40 * GIB},
             "dataset.cache=ram dataset.cache_gib=40 would save it (40 GiB of 60 GiB free)",
         ),
-        (FULL, {"keep": "ram", "store_bytes": 40 * GIB}, "dataset.cache_gib=40 would keep all pictures"),
+        (FULL, {"cache": "ram", "store_bytes": 40 * GIB}, "dataset.cache_gib=40 would keep all pictures"),
         (FULL, {"ranks": 8, "store_bytes": 12 * GIB, "gpu_can_augment": False}, "dataset.cache=disk would"),
         (TIGHT, {}, "the 5 cores of this machine are all busy, and keeping the pictures needs 2.1 GiB (1.0 GiB of RAM"),
         (FULL, {"store_bytes": 9 << 20}, "dataset.cache=ram would save it (9 MiB of 60 GiB free)"),
-        (TIGHT, {"keep": "ram"}, "the 5 cores of this machine are all busy, so only more of them would help"),
+        (TIGHT, {"cache": "ram"}, "the 5 cores of this machine are all busy, so only more of them would help"),
     ],
 )
 def test_decoding(machine: Machine, changes: dict[str, Any], remedy: str) -> None:
@@ -94,7 +94,7 @@ def test_reading(machine: Machine, changes: dict[str, Any], remedy: str) -> None
         (FULL, {}, "dataset.augment_on=gpu would leave it to the GPU"),
         (replace(FULL, gpu=0), {}, "the 5 cores of this machine are all busy, so only fewer changes in dataset.augm"),
         (replace(FULL, idle_cores=9), {"gpu_can_augment": False}, "dataset.workers=6 would"),
-        (FULL, {"makers_augment": False, "who": "resident", "keep": "gpu"}, "the 5 cores of this machine are all"),
+        (FULL, {"makers_augment": False, "who": "resident", "cache": "gpu"}, "the 5 cores of this machine are all"),
     ],
 )
 def test_augmentation(machine: Machine, changes: dict[str, Any], remedy: str) -> None:
@@ -107,10 +107,10 @@ def test_augmentation(machine: Machine, changes: dict[str, Any], remedy: str) ->
     ("changes", "cause", "words"),
     [
         ({"copying": 0.8}, "copy", "80% of that is for the copy to the GPU: dataset.cache=gpu would"),
-        ({"copying": 0.8, "keep": "gpu"}, "copy", "a larger dataset.batch_size"),
+        ({"copying": 0.8, "cache": "gpu"}, "copy", "a larger dataset.batch_size"),
         ({"busy": 0.3}, "handing over", "the workers that load are idle 70% of the time: dataset.cache=gpu would"),
         ({"busy": 0.3, "who": "dali"}, "dali", "what feeds DALI is idle 70% of the time: dataset.cache=ram would"),
-        ({"busy": 0.3, "who": "dali", "keep": "ram"}, "dali", "dataset.loader=workers loads without DALI"),
+        ({"busy": 0.3, "who": "dali", "cache": "ram"}, "dali", "dataset.loader=workers loads without DALI"),
         ({"busy": 0.3, "makers": 0}, "decode", "decoding takes 62% of the loader's time: dataset.cache=ram"),
     ],
 )

@@ -13,10 +13,10 @@ from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
 from inkmill.perf.auto_plan import remember, with_plan  # noqa: E402
-from inkmill.train.run import train  # noqa: E402
+from inkmill.training.run import train  # noqa: E402
 
 CPU = torch.device("cpu")
-SETTINGS = {"loader": "threads", "workers": 1, "keep": "ram", "augment_on": "cpu", "decode_on": "cpu"}
+SETTINGS = {"loader": "threads", "workers": 1, "cache": "ram", "augment_on": "cpu", "decode_on": "cpu"}
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from inkmill.config.spec import Spec
 from inkmill.data.loaders.plan import Stats
 from inkmill.perf.advice import Advice, Waiting
 from inkmill.perf.waiting import WARM_UP_S, WINDOW_S, WaitingWatch
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 
 class Run:

@@ -47,7 +47,7 @@ def as_table(rows: Sequence[Row], title: str) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", caption="\n".join(notes(rows)), caption_justify="left")
-    for name in ("loader", "keep", "engine", "augment"):
+    for name in ("loader", "cache", "engine", "augment"):
         table.add_column(name)
     for name in ("images/s", "spread", "times torch-pil"):
         table.add_column(name, justify="right")

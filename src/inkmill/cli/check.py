@@ -69,7 +69,7 @@ def _open(spec: Spec, console: Console) -> dict[str, Source]:
 def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str, CheckReport]:
     from inkmill.cli.progress import progress_bar
     from inkmill.data.jobs.check import check as run
-    from inkmill.train.prepare import CHECKED_HERE, check_rules
+    from inkmill.training.prepare import CHECKED_HERE, check_rules
 
     rules = check_rules(spec, _charset(spec, list(sources.values())[: len(spec.dataset.sources("train"))]))
     if rules.capacity is None:
@@ -85,7 +85,7 @@ def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str
 def _charset(spec: Spec, trained_on: list[Source]) -> Charset:
     from inkmill.tasks.recognition.charset import Charset
     from inkmill.tasks.recognition.normalise import Normaliser
-    from inkmill.train.prepare import texts_of
+    from inkmill.training.prepare import texts_of
 
     if spec.dataset.character_list_file:
         return Charset.from_file(spec.dataset.character_list_file)

@@ -18,6 +18,6 @@ def train(
     paths, overrides = split(given)
     loaded = load(spec, overrides, dataset__train=paths)
 
-    from inkmill.train.run import train as run
+    from inkmill.training.run import train as run
 
     run(loaded, console=make_console())

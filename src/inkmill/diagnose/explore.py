@@ -22,7 +22,7 @@ from inkmill.diagnose.sample import Sampled
 from inkmill.diagnose.stages import StageTimes, measure_gpu_augmentation
 from inkmill.diagnose.steps import COMPILE_S, StepTrials, step_to_compile
 from inkmill.errors import first_line
-from inkmill.train.loop import TrainingLoop
+from inkmill.training.loop import TrainingLoop
 
 AUGMENT_S = 30.0
 """Augmentation on the GPU is tried where so much time is left: compiling it takes most of that on two cores."""

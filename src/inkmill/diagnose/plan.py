@@ -171,7 +171,7 @@ def _best_of_kinds(predictions: list[Prediction], best: Prediction) -> tuple[Pre
     kinds: dict[tuple[object, ...], Prediction] = {}
     for one in predictions:
         settings = asdict(one.settings)
-        kind = tuple(settings[name] for name in ("loader", "keep", "augment_on", "decode_on"))
+        kind = tuple(settings[name] for name in ("loader", "cache", "augment_on", "decode_on"))
         if kind not in kinds or one.of_run > kinds[kind].of_run:
             kinds[kind] = one
     others = [one for one in kinds.values() if one.settings != best.settings]

@@ -30,11 +30,11 @@ from inkmill.data.sources import Subset
 from inkmill.data.types import Batch
 from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.train.batches import open_loader, training_plan
-from inkmill.train.loop import TrainingLoop
-from inkmill.train.prepare import Prepared
-from inkmill.train.progress import Reporter
-from inkmill.train.run import launch
+from inkmill.training.batches import open_loader, training_plan
+from inkmill.training.loop import TrainingLoop
+from inkmill.training.prepare import Prepared
+from inkmill.training.progress import Reporter
+from inkmill.training.run import launch
 
 _CACHED_BYTES = 256 << 20
 _CACHED_BATCHES = 8

@@ -31,7 +31,7 @@ from inkmill.diagnose.trial import changed, open_warm, run_trial
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
 from inkmill.diagnose.windows import Interval
 from inkmill.machine import busy_core_seconds, cores, machine_stamp, memory_left
-from inkmill.train.loop import TrainingLoop
+from inkmill.training.loop import TrainingLoop
 
 Say = Callable[[str], None]
 

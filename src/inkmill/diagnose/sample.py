@@ -18,7 +18,7 @@ from inkmill.machine import cores
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.train.prepare import Prepared, PreparedSet, Say, check_rules
+from inkmill.training.prepare import Prepared, PreparedSet, Say, check_rules
 
 MOST_SAMPLES = 20_000
 MOST_TO_TRY = 100_000

@@ -15,7 +15,7 @@ from inkmill.diagnose.fixed_batch import FixedBatch
 from inkmill.diagnose.rig import StepHarness
 from inkmill.diagnose.sample import Sampled
 from inkmill.errors import DataError, first_line
-from inkmill.train.loop import TrainingLoop
+from inkmill.training.loop import TrainingLoop
 
 COMPILE_S = 35.0
 """A compiled backbone is tried where so much time is left: TAO's ResNet takes 24 to 40 s on 16 cores, 34 s on two."""

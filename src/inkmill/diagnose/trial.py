@@ -16,7 +16,7 @@ from inkmill.diagnose.cold import drop
 from inkmill.diagnose.rig import StepHarness, for_ever
 from inkmill.diagnose.sample import Sampled, enough_to_try
 from inkmill.diagnose.windows import Interval, Rounds, in_rounds, interval
-from inkmill.train.loop import TrainingLoop
+from inkmill.training.loop import TrainingLoop
 
 _WARM_STEPS = 3
 _COLD_WINDOWS = 3  # at least: each takes some batches of every worker

@@ -24,7 +24,7 @@ _DOING = {
     "read": "reading",
     "decode": "decoding",
     "resize": "resizing",
-    "keep": "copying cached pictures",
+    "cache": "copying cached pictures",
     "augment": "augmentation",
     "other": "collating",
 }
@@ -201,7 +201,7 @@ _REMEDIES: dict[str, tuple[_Remedy, ...]] = {
     "decode": _PREPARING,
     "resize": _PREPARING,
     "augment": (_augment_on_gpu, _workers),
-    "keep": (_workers, _cache_on_gpu),
+    "cache": (_workers, _cache_on_gpu),
     "other": (_workers, _cache_on_gpu),
     "copy": (_cache_on_gpu,),
     "handing over": (_cache_on_gpu,),

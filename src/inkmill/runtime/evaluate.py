@@ -27,7 +27,7 @@ from inkmill.runtime.reader import BaseReader
 from inkmill.tasks.recognition.metrics import RecognitionScores, score
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.timings import Timings
-from inkmill.train.prepare import fresh_name
+from inkmill.training.prepare import fresh_name
 
 COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
 

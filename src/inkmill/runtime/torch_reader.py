@@ -25,7 +25,7 @@ from inkmill.tasks.recognition.codecs import Codec
 from inkmill.tasks.recognition.model import Recognizer
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.timings import Timings
-from inkmill.train.host_copy import AsyncHostCopy
+from inkmill.training.host_copy import AsyncHostCopy
 
 Autocast = Callable[[], AbstractContextManager[object]]
 

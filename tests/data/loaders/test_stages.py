@@ -43,7 +43,7 @@ def test_each_row_is_clocked_in_one_batch_of_sixteen_and_in_each_batch_one(rows:
 
 def test_the_stages_are_the_whole_time_of_the_batch() -> None:
     clock = StageClock(0)
-    with clock.whole("keep"):
+    with clock.whole("cache"):
         pass
     with clock.rows(20):
         clock.start()
@@ -52,7 +52,7 @@ def test_the_stages_are_the_whole_time_of_the_batch() -> None:
     seconds = clock.seconds()
     assert tuple(seconds) == STAGES
     assert 0 < sum(seconds.values()) < 1
-    assert min(seconds[stage] for stage in ("keep", "decode", "resize", "other")) > 0 == seconds["read"]
+    assert min(seconds[stage] for stage in ("cache", "decode", "resize", "other")) > 0 == seconds["read"]
     total: dict[str, float] = {}
     add(total, seconds)
     add(total, seconds)
@@ -90,10 +90,10 @@ def test_kept_pictures_are_neither_read_nor_decoded(captcha_plan: Callable[..., 
     loader = make_loader(captcha_plan(64, batch_size=16, cache=CacheConfig("ram")))
     list(loader)
     first = dict(loader.stats.stages)
-    assert min(first["read"], first["decode"], first["resize"], first["keep"]) > 0
+    assert min(first["read"], first["decode"], first["resize"], first["cache"]) > 0
     list(loader)
     assert all(loader.stats.stages[stage] == first[stage] for stage in ("read", "decode", "resize"))
-    assert loader.stats.stages["keep"] > first["keep"]
+    assert loader.stats.stages["cache"] > first["cache"]
 
 
 def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> None:

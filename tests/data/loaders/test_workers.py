@@ -98,8 +98,8 @@ from multiprocessing import active_children
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from captcha_source import CaptchaSource
-from inkmill.data.pipeline.resize import Fit
-from inkmill.data.pipeline.cache import Keep
+from inkmill.data.pipeline.resize import Resize
+from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.loaders import LoadPlan, make_loader
 
 plan = LoadPlan(CaptchaSource.first(Path({captchas!r}), 40), Resize(32, 64, 3), batch_size=4, keep=CacheConfig("ram"))

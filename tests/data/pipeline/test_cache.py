@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inkmill.data.pipeline.cache import CacheConfig, ImageCache, open_cache
-from inkmill.data.pipeline.cache_pages import ParamLayout
+from inkmill.data.pipeline.cache_pages import Layout
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Source
 from inkmill.data.types import Target
@@ -177,7 +177,7 @@ def test_a_store_larger_than_the_disk_is_refused_before_it_is_written(tmp_path: 
 
 @given(st.lists(st.sampled_from([32, 64, 96]), min_size=1, max_size=40), st.integers(0, 40_000))
 def test_no_two_pictures_of_free_width_overlap(widths: list[int], cap: int) -> None:
-    layout = ParamLayout(Resize(8, 96, 1, "height"), len(widths), np.array(widths), cap)
+    layout = Layout(Resize(8, 96, 1, "height"), len(widths), np.array(widths), cap)
     ranges = []
     for width, place in zip(widths, layout.place.tolist(), strict=False):
         start, rows, size = layout.blocks[width]

@@ -23,7 +23,7 @@ from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import layers_in_float, layers_in_int8
 from inkmill.runtime.torch_reader import TorchReader, to_input
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=4"]
 FLOAT = {"Conv", "FusedConv", "Gemm", "FusedGemm"}

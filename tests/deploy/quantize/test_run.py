@@ -20,7 +20,7 @@ from inkmill.deploy.quantize.run import quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.runtime.onnx import OnnxReader
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 pytestmark = pytest.mark.slow  # the reader that is quantised must read
 

@@ -137,14 +137,14 @@ class BatchAssembler:
         widths = np.empty(len(index), np.int32)
         hit, damaged = np.zeros(len(index), np.bool_), 0
         if self._cache is not None:
-            with clock.whole("keep"):
+            with clock.whole("cache"):
                 hit, damaged = self._cache.read(index, rows.images, widths)
         regions = Regions()
         keys, targets, skipped = self._load(index, rows, widths, hit, regions, clock)
         good = np.array([key is not None for key in keys], np.bool_)
         if self._cache is not None and not hit.all():
             new = slice(None) if good.all() and not hit.any() else good & ~hit  # a slice copies nothing
-            with clock.whole("keep"):
+            with clock.whole("cache"):
                 self._cache.write(index[new], rows.images[new], widths[new])
         if skipped:
             rows.only(good)

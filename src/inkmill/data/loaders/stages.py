@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal, Self
 
-Stage = Literal["read", "decode", "resize", "keep", "augment", "other"]
-STAGES: tuple[Stage, ...] = ("read", "decode", "resize", "keep", "augment", "other")
+Stage = Literal["read", "decode", "resize", "cache", "augment", "other"]
+STAGES: tuple[Stage, ...] = ("read", "decode", "resize", "cache", "augment", "other")
 
 _EVERY = 16
 

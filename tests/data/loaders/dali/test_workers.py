@@ -67,7 +67,7 @@ def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
         {},
         {"engine": "none"},
         {"resize": Resize(32, 160, 1, "height")},
-        {"keep": CacheConfig("ram")},
+        {"cache": CacheConfig("ram")},
     ],
     ids=["augmented", "changes left", "buckets", "kept"],
 )

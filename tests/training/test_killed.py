@@ -17,8 +17,8 @@ import torch
 
 from inkmill.config.spec import Spec
 from inkmill.modelfile.torch_file import load_checkpoint, read_weights
-from inkmill.train.checkpoint import find_latest
-from inkmill.train.run import train
+from inkmill.training.checkpoint import find_latest
+from inkmill.training.run import train
 
 KILLS = 10
 
@@ -26,7 +26,7 @@ KILLS = 10
 @pytest.mark.slow
 def test_ten_kills_change_nothing(small_spec: Callable[..., Spec], tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["inkmill.train.run"])
+    context.set_forkserver_preload(["inkmill.training.run"])
     settings = [
         "train.num_epochs=20",
         "train.checkpoint_interval_unit=step",

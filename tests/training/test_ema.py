@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from inkmill.train.ema import WeightAverage
+from inkmill.training.ema import WeightAverage
 
 
 def small_model() -> nn.Module:

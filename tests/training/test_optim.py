@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from inkmill.config.train import OptimSpec
-from inkmill.train.optim import Schedule, build_optimizer
+from inkmill.training.optim import Schedule, build_optimizer
 
 
 def rates(spec: OptimSpec, steps_per_epoch: int = 10, epochs: int = 10) -> list[float]:

@@ -18,9 +18,9 @@ from inkmill.nn.backbones.base import Backbone
 from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import is_simulated
 from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.train.checkpoint import find_latest
-from inkmill.train.int8 import fold_and_compare
-from inkmill.train.run import train
+from inkmill.training.checkpoint import find_latest
+from inkmill.training.int8 import fold_and_compare
+from inkmill.training.run import train
 
 MakeSpec = Callable[..., Spec]
 EASY = ["model.prediction=Slots", "dataset.max_label_length=4", "train.num_epochs=2"]

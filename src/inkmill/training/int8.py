@@ -16,7 +16,7 @@ from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import is_simulated, layers_in_float, layers_in_int8, simulate_int8
 from inkmill.runtime.torch_reader import to_input
 from inkmill.tasks.recognition.model import Recognizer
-from inkmill.train.prepare import Prepared, Say
+from inkmill.training.prepare import Prepared, Say
 
 BATCH = 32
 CLOSE = 0.05

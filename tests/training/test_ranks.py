@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from inkmill.config.spec import Spec
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.data.sources import open_source  # noqa: E402
 from inkmill.diagnose.rig import StepHarness  # noqa: E402
 from inkmill.diagnose.sample import take_sample  # noqa: E402
-from inkmill.train import loop as training_loop  # noqa: E402
+from inkmill.training import loop as training_loop  # noqa: E402
 
 
 def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(

@@ -13,7 +13,7 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.runtime.torch_reader import on_device
 from inkmill.tasks.recognition.codecs import Codec
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.train.batches import training_input
+from inkmill.training.batches import training_input
 
 
 class TextBatch(NamedTuple):

@@ -21,8 +21,8 @@ from inkmill.errors import ConfigError, DataError, ModelFileError, TrainingError
 from inkmill.modelfile.torch_file import load_checkpoint, read_weights, save_reader
 from inkmill.runtime.evaluate import evaluate
 from inkmill.runtime.predict import infer
-from inkmill.train.loop import TrainingLoop
-from inkmill.train.run import train
+from inkmill.training.loop import TrainingLoop
+from inkmill.training.run import train
 
 MakeSpec = Callable[..., Spec]
 
@@ -111,7 +111,7 @@ def test_resume_ends_as_the_run_that_never_stopped(
 def test_averaged_weights_of_the_attention_head_are_the_ones_scored(
     small_spec: MakeSpec, few_captchas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inkmill.train.ema.RISE", 1)  # full decay at once, or a short run averages next to nothing
+    monkeypatch.setattr("inkmill.training.ema.RISE", 1)  # full decay at once, or a short run averages next to nothing
     settings = ["train.model_ema=true", "train.ema_decay=0.9", "model.prediction=Attn", f"dataset.val={few_captchas}"]
     spec = small_spec(*settings, "train.num_epochs=2")
     result = train(spec)

@@ -33,7 +33,7 @@ from inkmill.errors import DataError, MissingExtraError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import Codec, make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.train.tensor_loader import TensorLoader
+from inkmill.training.tensor_loader import TensorLoader
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -110,7 +110,7 @@ class TextDataModule(LightningDataModule):
             "batch_size": batch_size,
             "seed": seed,
             "on_bad_sample": on_bad_sample,
-            "keep": cache,
+            "cache": cache,
         }
         self._loaders: list[TensorLoader] = []
 

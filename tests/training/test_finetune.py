@@ -18,7 +18,7 @@ from inkmill.modelfile.torch_file import save_reader
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
-from inkmill.train.finetune import RemapReport, start_from
+from inkmill.training.finetune import RemapReport, start_from
 
 DIGITS = Charset(tuple("0123456789"))
 OTHERS = Charset(tuple("z9870"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inkmill.errors import TrainingError
-from inkmill.train.loss_watch import LossWatch
+from inkmill.training.loss_watch import LossWatch
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -25,7 +25,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
 from inkmill.runtime.torch_reader import to_input
-from inkmill.train.prepare import Prepared
+from inkmill.training.prepare import Prepared
 
 VAL_WORKERS = 2
 """Validation loaders stay open beside the training loader; two processes each are enough."""

@@ -16,7 +16,7 @@ from inkmill.data.loaders.stages import Seconds
 from inkmill.files import atomic_path
 from inkmill.perf.waiting import WaitingWatch
 from inkmill.timings import Timings
-from inkmill.train.validate import Validation
+from inkmill.training.validate import Validation
 
 
 class Reporter:

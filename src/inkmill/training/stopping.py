@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from inkmill.train.ranks import all_reduce_sum
+from inkmill.training.ranks import all_reduce_sum
 
 
 class StopSignal:

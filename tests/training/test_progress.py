@@ -11,7 +11,7 @@ from inkmill.config.results import Results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders.plan import Stats
 from inkmill.errors import OutputError
-from inkmill.train.progress import Reporter, draw_curves
+from inkmill.training.progress import Reporter, draw_curves
 
 HISTORY = [
     {"epoch": 1, "train_loss": 2.0, "val_loss": 1.5, "word_accuracy": 0.1, "cer": 0.6},

@@ -11,7 +11,7 @@ from inkmill.config.spec import Spec
 from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError
 from inkmill.modelfile.torch_file import load_reader
-from inkmill.train.run import train
+from inkmill.training.run import train
 
 MakeSpec = Callable[..., Spec]
 EASY = ["train.num_epochs=2", "model.prediction=Slots", "dataset.max_label_length=4"]

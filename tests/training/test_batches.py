@@ -16,8 +16,8 @@ from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import open_source
 from inkmill.errors import ConfigError
 from inkmill.runtime.torch_reader import to_input
-from inkmill.train.batches import open_loaders
-from inkmill.train.prepare import prepare
+from inkmill.training.batches import open_loaders
+from inkmill.training.prepare import prepare
 
 
 def test_a_sample_that_goes_bad_after_the_check_is_quarantined_among_the_results(

@@ -14,8 +14,8 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.errors import TrainingError
-from inkmill.train.host_copy import AsyncHostCopy
-from inkmill.train.ranks import all_reduce_sum
+from inkmill.training.host_copy import AsyncHostCopy
+from inkmill.training.ranks import all_reduce_sum
 
 NAMED = 8
 """How many keys of a bad batch the error names."""

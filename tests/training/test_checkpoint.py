@@ -7,7 +7,7 @@ import torch
 
 from inkmill.errors import ModelFileError
 from inkmill.modelfile.torch_file import load_checkpoint
-from inkmill.train.checkpoint import LATEST, find_latest, save_checkpoint
+from inkmill.training.checkpoint import LATEST, find_latest, save_checkpoint
 
 
 def test_newest_checkpoints_stay_and_the_link_points_at_the_last(tmp_path: Path) -> None:

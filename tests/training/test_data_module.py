@@ -16,8 +16,8 @@ from torch import nn
 from inkmill.data.loaders.dali.package import has_dali
 from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import DataError
-from inkmill.train.data_module import TextDataModule
-from inkmill.train.tensor_loader import TextBatch
+from inkmill.training.data_module import TextDataModule
+from inkmill.training.tensor_loader import TextBatch
 
 DOCS = Path(__file__).parents[2] / "docs" / "loaders.md"
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")
@@ -77,7 +77,7 @@ def test_batches_are_ready_for_a_model(data: TextDataModule) -> None:
 def test_a_trainer_sees_every_sample_once_an_epoch_in_another_order(few_captchas: Path, workers: int) -> None:
     data = TextDataModule(few_captchas, resize=Resize(32, 64, 3, "pad"), num_workers=workers)
     model = TinyReader(data.codec.num_classes)
-    trainer(max_epochs=2).resize(model, datamodule=data)
+    trainer(max_epochs=2).fit(model, datamodule=data)
     first, second = model.epoch(0), model.epoch(1)
     assert first != second
     assert sorted(first) == sorted(second)
@@ -94,21 +94,21 @@ def test_any_checkpoint_of_a_trainer_goes_on_with_the_batches_that_are_left(
     every_step = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
     whole = TinyReader(data.codec.num_classes)
     options = {"max_epochs": 2, "num_sanity_val_steps": 0}
-    trainer(**options, enable_checkpointing=True, callbacks=[every_step]).resize(whole, datamodule=data)
+    trainer(**options, enable_checkpointing=True, callbacks=[every_step]).fit(whole, datamodule=data)
     assert len(whole.seen) == 12
     for step in (2, 6, 11):  # in the middle of an epoch, at its end, before the last batch
         rest = TinyReader(data.codec.num_classes)
-        trainer(**options).resize(rest, datamodule=data, ckpt_path=tmp_path / f"step={step}.ckpt")
+        trainer(**options).fit(rest, datamodule=data, ckpt_path=tmp_path / f"step={step}.ckpt")
         assert rest.seen == whole.seen[step:]
 
 
 def test_a_run_stopped_by_max_steps_goes_on_with_the_next_epoch(data: TextDataModule, tmp_path: Path) -> None:
     whole, first, rest = (TinyReader(data.codec.num_classes) for _ in range(3))
-    trainer(max_epochs=2).resize(whole, datamodule=data)
+    trainer(max_epochs=2).fit(whole, datamodule=data)
     stopped = trainer(max_steps=2)
-    stopped.resize(first, datamodule=data)
+    stopped.fit(first, datamodule=data)
     stopped.save_checkpoint(tmp_path / "two.ckpt")  # Lightning counts the epoch as done
-    trainer(max_epochs=2).resize(rest, datamodule=data, ckpt_path=tmp_path / "two.ckpt")
+    trainer(max_epochs=2).fit(rest, datamodule=data, ckpt_path=tmp_path / "two.ckpt")
     assert rest.seen == [(1, keys) for epoch, keys in whole.seen if epoch == 1]
 
 

@@ -31,14 +31,14 @@ from inkmill.perf.auto_plan import with_plan
 from inkmill.perf.loading_facts import watch_loader
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
-from inkmill.train.batches import open_loaders
-from inkmill.train.checkpoint import choose, digest
-from inkmill.train.finetune import start_from
-from inkmill.train.int8 import start_simulating
-from inkmill.train.loop import Progress, TrainingLoop
-from inkmill.train.prepare import Prepared, prepare
-from inkmill.train.progress import Reporter, draw_curves
-from inkmill.train.ranks import fail_fast
+from inkmill.training.batches import open_loaders
+from inkmill.training.checkpoint import choose, digest
+from inkmill.training.finetune import start_from
+from inkmill.training.int8 import start_simulating
+from inkmill.training.loop import Progress, TrainingLoop
+from inkmill.training.prepare import Prepared, prepare
+from inkmill.training.progress import Reporter, draw_curves
+from inkmill.training.ranks import fail_fast
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 

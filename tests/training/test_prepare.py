@@ -12,7 +12,7 @@ import pytest
 from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 from inkmill.errors import DataError
-from inkmill.train.prepare import Prepared, prepare
+from inkmill.training.prepare import Prepared, prepare
 
 Labelled = Callable[[list[str]], Path]
 

@@ -25,15 +25,15 @@ from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime.torch_reader import in_words, on_device
 from inkmill.tasks.recognition.model import Recognizer
 from inkmill.timings import Timings
-from inkmill.train.batches import training_input
-from inkmill.train.checkpoint import save_checkpoint
-from inkmill.train.ema import WeightAverage
-from inkmill.train.loss_watch import LossWatch
-from inkmill.train.optim import Schedule, build_optimizer
-from inkmill.train.prepare import Prepared
-from inkmill.train.progress import Reporter
-from inkmill.train.stopping import StopSignal
-from inkmill.train.validate import Validation, validate
+from inkmill.training.batches import training_input
+from inkmill.training.checkpoint import save_checkpoint
+from inkmill.training.ema import WeightAverage
+from inkmill.training.loss_watch import LossWatch
+from inkmill.training.optim import Schedule, build_optimizer
+from inkmill.training.prepare import Prepared
+from inkmill.training.progress import Reporter
+from inkmill.training.stopping import StopSignal
+from inkmill.training.validate import Validation, validate
 
 
 @dataclass

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from inkmill.config.spec import Spec
 from inkmill.errors import ConfigError, DataError, ModelFileError
 from inkmill.modelfile.torch_file import load_checkpoint
-from inkmill.train.checkpoint import find_latest
-from inkmill.train.loop import TrainingLoop
-from inkmill.train.optim import Schedule
-from inkmill.train.run import TrainResult, train
+from inkmill.training.checkpoint import find_latest
+from inkmill.training.loop import TrainingLoop
+from inkmill.training.optim import Schedule
+from inkmill.training.run import TrainResult, train
 
 MakeSpec = Callable[..., Spec]
 

@@ -22,8 +22,8 @@ from inkmill.tasks.recognition.codecs import CtcCodec
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.timings import Timings
-from inkmill.train import validate as validation
-from inkmill.train.validate import Validation, validate
+from inkmill.training import validate as validation
+from inkmill.training.validate import Validation, validate
 
 Undisturbed = Callable[[Callable[[], bool]], bool]
 
