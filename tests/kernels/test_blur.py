@@ -23,7 +23,7 @@ NEAR = 0.13  # half precision: a sixteenth after the lines, and another after th
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_blur_triton import largest_difference
+from test_blur import largest_difference
 print(largest_difference("cpu"))
 """
 

@@ -23,7 +23,7 @@ SHAPES = [(5, 7, 4, 3), (3, 12, 9, 6), (4, 3, 5, 4), (2, 1, 3, 1), (4, 9, 3, 8),
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_ctc_triton import SHAPES, largest_differences
+from test_ctc import SHAPES, largest_differences
 from inkmill.kernels.ctc import ctc_losses
 for shape in SHAPES:
     print(*largest_differences(ctc_losses, shape, "cpu"))

@@ -30,7 +30,7 @@ SPECS = {
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_passes_triton import SHAPES, SPECS, largest_differences
+from test_passes import SHAPES, SPECS, largest_differences
 for name in SPECS:
     for shape in SHAPES:
         print(*largest_differences(SPECS[name], shape))

@@ -102,7 +102,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.loaders import LoadPlan, make_loader
 
-plan = LoadPlan(CaptchaSource.first(Path({captchas!r}), 40), Resize(32, 64, 3), batch_size=4, keep=CacheConfig("ram"))
+plan = LoadPlan(CaptchaSource.first(Path({captchas!r}), 40), Resize(32, 64, 3), batch_size=4, cache=CacheConfig("ram"))
 loader = make_loader(plan, 2)
 batches = iter(loader)
 next(batches)

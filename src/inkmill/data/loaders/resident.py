@@ -89,7 +89,7 @@ class ResidentLoader(Loader):
             )
 
     @property
-    def _leaves_changes(self) -> bool:
+    def _defers_augmentation(self) -> bool:
         return False
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
