@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.crypt import Key, find_key, read_plain
-from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
+from inkmill.errors import ConfigError, MissingExtraError, ModelFileError, first_line
 from inkmill.machine import physical_cores
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.onnx_file import MAX_BYTES, read_outline
@@ -124,7 +124,7 @@ class OnnxReader(BaseReader):
         try:
             found: list[NDArray[Any]] = self._session.run(outputs, {self._input: np.ascontiguousarray(pixels)})
         except Exception as error:  # onnxruntime's errors share no public base
-            raise ModelFileError(f"{self._where}: cannot be run ({_first_line(error)})") from error
+            raise ModelFileError(f"{self._where}: cannot be run ({first_line(error)})") from error
         return found
 
 
@@ -162,7 +162,7 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
     try:
         session = onnxruntime.InferenceSession(content, options, providers=providers, disabled_optimizers=without)
     except Exception as error:  # onnxruntime's errors share no public base
-        raise ModelFileError(f"{where}: damaged, or not an ONNX file that can be run ({_first_line(error)})") from error
+        raise ModelFileError(f"{where}: damaged, or not an ONNX file that can be run ({first_line(error)})") from error
     on_gpu = "CUDAExecutionProvider" in session.get_providers()
     if kind == "cuda" and not on_gpu:
         raise ConfigError(
@@ -171,7 +171,3 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
     place = f"the GPU (CUDA device {number or 0})" if on_gpu else f"the CPU, {threads} threads"
     missed = "; onnxruntime-gpu could not start CUDA" if len(providers) > 1 and not on_gpu else ""
     return session, f"ONNX Runtime {onnxruntime.__version__} on {place}{missed}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from inkmill.config.dataset import SourceSpec
+from inkmill.data.formats import FORMATS, LabelFormat
+from inkmill.data.formats.base import by_specificity, list_images, register
 from inkmill.data.formats.detect import detect_format, with_format
-from inkmill.data.formats.roots import list_images
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
 from inkmill.errors import DataError
@@ -29,9 +30,9 @@ def test_a_label_file_is_recognised_by_its_content_whatever_its_name(name: str, 
     make_images(tmp_path, ["images/a.png", "images/b.png"])
     (tmp_path / "train.txt").write_text(FILES[name], "utf-8")
     for path in (tmp_path / "train.txt", tmp_path):
-        finding = detect_format(path)
-        assert (finding.format, finding.root, finding.labels) == (name, tmp_path, tmp_path / "train.txt")
-        assert "of the first" in finding.why
+        detected = detect_format(path)
+        assert (detected.format, detected.root, detected.labels) == (name, tmp_path, tmp_path / "train.txt")
+        assert "of the first" in detected.why
 
 
 def test_names_with_spaces_decide_for_tabs(tmp_path: Path, make_images) -> None:
@@ -85,7 +86,7 @@ def test_folders_without_a_label_file_are_read_by_text_files_or_names(tmp_path: 
     assert detect_format(tmp_path / "texts").format == "txt"
 
 
-def test_images_that_are_nowhere_are_said_to_be_nowhere_and_where_was_looked(tmp_path: Path) -> None:
+def test_images_that_are_nowhere_are_reported_with_the_folders_searched(tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text("gone.png\tx\n")
     with pytest.raises(DataError, match=r"as tsv, none of the first 1 images is in") as caught:
         detect_format(tmp_path / "labels.tsv")
@@ -158,3 +159,30 @@ def test_a_lone_surrogate_in_json_is_kept_and_a_huge_number_refused(tmp_path: Pa
     (tmp_path / "labels.json").write_text(f'{{"images/a.png": {"1" * 5000}}}')
     with pytest.raises(DataError, match=r"labels\.json"):
         open_source(SourceSpec(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error"),
+    [
+        (
+            {"name": "new", "title": "t", "example": "e", "file_name": "f"},
+            "needs the class attributes specificity",
+        ),
+        ({"name": "new", "title": "t", "example": "e", "file_name": "f", "specificity": 30}, "the same specificity"),
+    ],
+    ids=["forgotten", "taken"],
+)
+def test_a_format_without_a_specificity_of_its_own_is_not_registered(attributes: dict[str, object], error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"(?i){error}"):
+        register(type("New", (LabelFormat,), attributes))
+    assert "new" not in FORMATS
+
+
+def test_the_page_of_formats_lists_every_format_and_the_order_of_detection() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
+    rows = {cells[1].strip(" `"): cells for line in page.splitlines() if len(cells := line.split("|")) == 6}
+    assert set(FORMATS.names()) <= set(rows)
+    for name in FORMATS.names():
+        assert FORMATS.get(name).file_name in rows[name][4]
+    order = ", ".join(f"`{fmt.name}`" for fmt in by_specificity(of_folder=False))
+    assert order in page.replace("\n   ", " ")

@@ -205,9 +205,8 @@ def test_what_is_no_state_is_refused(captcha_plan: Callable[..., LoadPlan], stat
 def test_data_that_changed_are_refused(captcha_plan: Callable[..., LoadPlan]) -> None:
     loader = make_loader(captcha_plan())
     state = loader.state_dict() | {"data": "beef"}
-    with pytest.raises(
-        DataError, match=f"the digest of the data's keys was 'beef' and is '{loader.plan.source.identity}'"
-    ):
+    now = loader.plan.source.identity
+    with pytest.raises(DataError, match=f"the digest of the data's keys was 'beef' and is '{now}'"):
         loader.load_state_dict(state)
 
 

@@ -1,36 +1,22 @@
 """Label formats, each read and written: what a line says, and nothing about where images lie or how they are stored.
 
-`FORMATS` holds the classes by name; `sniff.sniff` says which one a path has, and why.
+`FORMATS` holds the classes by name; `detect.detect_format` says which one a path has, and why.
 """
 
 from __future__ import annotations
 
+# One line a format: the import registers it.
+from inkmill.data.formats import csv_table as csv_table
+from inkmill.data.formats import doctr as doctr
+from inkmill.data.formats import easyocr as easyocr
+from inkmill.data.formats import filename as filename
+from inkmill.data.formats import gt_list as gt_list
+from inkmill.data.formats import icdar as icdar
+from inkmill.data.formats import icdar_det as icdar_det
+from inkmill.data.formats import multilabel as multilabel
+from inkmill.data.formats import paddle_det as paddle_det
+from inkmill.data.formats import tsv as tsv
+from inkmill.data.formats import txt as txt
 from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
-from inkmill.data.formats.csv_table import CsvTable
-from inkmill.data.formats.doctr import DocTr
-from inkmill.data.formats.easyocr import EasyOcr
-from inkmill.data.formats.filename import FileName
-from inkmill.data.formats.gt_list import GtList
-from inkmill.data.formats.icdar import Icdar
-from inkmill.data.formats.icdar_det import IcdarDet
-from inkmill.data.formats.multilabel import MultiLabel
-from inkmill.data.formats.paddle_det import PaddleDet
-from inkmill.data.formats.tsv import Tsv
-from inkmill.data.formats.txt import TxtPerImage
 
-__all__ = [
-    "FORMATS",
-    "CsvTable",
-    "DocTr",
-    "EasyOcr",
-    "Entry",
-    "FileName",
-    "GtList",
-    "Icdar",
-    "IcdarDet",
-    "LabelFormat",
-    "MultiLabel",
-    "PaddleDet",
-    "Tsv",
-    "TxtPerImage",
-]
+__all__ = ["FORMATS", "Entry", "LabelFormat"]

@@ -1,18 +1,23 @@
-"""What a label format is: a class that reads entries, writes them, and says whether a file looks like its own.
+"""What a label format is: a class that reads entries, writes them, and detects its own files.
 
-A format knows names and labels only. Where the images lie is found by `roots`, which format a path has by `sniff`.
+A format knows names and labels only; `detect` finds where the images lie and which format a path has. To add one, copy
+the file of a similar one, and add its line to `formats/__init__.py`: everything else follows from its attributes.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
+from inkmill.data.formats.lines import write_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import DataError
+from inkmill.files import explain
 from inkmill.registry import Registry
 
 
@@ -21,7 +26,7 @@ class Entry:
     """One image and its label, as a label file names them.
 
     Attributes:
-        image: the image's path as written; relative paths are relative to a folder that `roots.find_root` finds.
+        image: the image's path as written; relative paths are relative to the folder that `detect.find_root` finds.
         target: its label.
         line: line of the label file, from 1; in folder formats 1.
     """
@@ -41,6 +46,10 @@ class LabelFormat(ABC):
         name: the name in specs and on the command line.
         title: what it is, in a few words.
         example: one line, for documentation and error messages.
+        specificity: the order of detection: the format with the higher number is preferred where several fit equally
+            well, since what it accepts a more general format may accept by accident. No two formats share a number
+            (label files and folders are counted apart).
+        header: the first line of a label file; empty for none.
         file_name: what `convert` calls the label file; empty when the labels are not in one file.
         image_folder: where `convert` puts the images, beside the label file; empty for the same folder.
         names_folder: whether the label file writes `image_folder` before each name.
@@ -49,6 +58,8 @@ class LabelFormat(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     example: ClassVar[str]
+    specificity: ClassVar[int]
+    header: ClassVar[str] = ""
     file_name: ClassVar[str] = ""
     image_folder: ClassVar[str] = "images"
     names_folder: ClassVar[bool] = False
@@ -62,8 +73,8 @@ class LabelFormat(ABC):
         return not self.file_name
 
     @abstractmethod
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """Say why this looks like the format, or None.
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """Return the reason to read this path in the format, in words; None if it cannot be in it.
 
         Args:
             path: the label file, or the folder of a folder format.
@@ -78,14 +89,27 @@ class LabelFormat(ABC):
             LabelFileError: the file, or a line of it, is not in this format; carries ``file:line``.
         """
 
-    @abstractmethod
     def write(self, path: Path, entries: Iterable[Entry]) -> None:
         """Write a label file that `read` reads back as the same entries, the whole file or nothing.
+
+        Args:
+            path: the label file; of a folder format the folder of the images.
+            entries: streamed; each becomes a `line` after the header.
 
         Raises:
             DataError: an entry that `refuses` refuses.
             OutputError: the place cannot be written.
         """
+        lines = (self.line(image, text) for image, text in self.checked(entries))
+        write_lines(path, chain([self.header] if self.header else [], lines))
+
+    def line(self, image: str, text: str) -> str:
+        """Return the line for one image, without its line end; `text` comes from `text_of`."""
+        raise NotImplementedError(f"the format {self.name} overrides neither write nor line")
+
+    def text_of(self, target: Target) -> str:
+        """Return a target that `refuses` accepts as the text of its line."""
+        return target.value if isinstance(target, Text) else ""
 
     def refuses(self, image: str, target: Target) -> str | None:
         """Say why this image name or label cannot be written in the format, or None when it can."""
@@ -113,16 +137,38 @@ class LabelFormat(ABC):
         return place if self.names_folder else place.removeprefix(f"{self.image_folder}/")
 
     def checked(self, entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-        """Yield (image, text) of entries, each checked with `refuses`; raises DataError."""
+        """Yield (image, `text_of` its target) of entries, each checked with `refuses`; raises DataError."""
         for entry in entries:
             refusal = self.refuses(entry.image, entry.target)
             if refusal:
                 raise DataError(f"{entry.image!r} cannot be written in the format {self.name!r}: {refusal}")
-            yield entry.image, entry.target.value if isinstance(entry.target, Text) else ""
+            yield entry.image, self.text_of(entry.target)
 
 
 FORMATS: Registry[type[LabelFormat]] = Registry("label format")
 """Every label format by its name."""
+
+
+def register(fmt: type[LabelFormat]) -> type[LabelFormat]:
+    """Add a label format under its `name`, as a class decorator.
+
+    Raises:
+        TypeError: an attribute that detection or the documentation needs is missing; a programming error.
+        ValueError: another format has the same name or the same specificity; a programming error.
+    """
+    missing = [name for name in ("name", "title", "example", "specificity") if not hasattr(fmt, name)]
+    if missing:
+        raise TypeError(f"the label format {fmt.__name__} needs the class attributes {', '.join(missing)}")
+    for other in by_specificity(of_folder=not fmt.file_name):
+        if other.specificity == fmt.specificity:
+            raise ValueError(f"{fmt.name} and {other.name} have the same specificity: which one is to be preferred?")
+    return FORMATS.register(fmt.name)(fmt)
+
+
+def by_specificity(of_folder: bool) -> list[type[LabelFormat]]:
+    """Return the formats of label files, or those of folders, in the order of detection: the most specific first."""
+    found = [fmt for fmt in map(FORMATS.get, FORMATS.names()) if (not fmt.file_name) == of_folder]
+    return sorted(found, key=lambda fmt: -fmt.specificity)
 
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
@@ -147,3 +193,39 @@ def plain_name(key: str, index: int, suffix: str) -> str:
         return f"outside/{index:09d}{suffix}"
     path = PurePosixPath(*parts)
     return str(path if path.suffix.lower() in IMAGE_SUFFIXES else path.with_name(path.name + suffix))
+
+
+def list_images(folder: Path) -> Iterator[str]:
+    """Yield the images under a folder as relative paths with slashes, sorted within each folder.
+
+    Linked folders are followed, each real folder once. Files and folders whose name begins with a dot are
+    skipped: they are metadata of other programs (`.thumbnails`, `._a.png`).
+
+    Raises:
+        DataError: a folder cannot be listed.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [_entries(folder, "", seen)]  # a stack, for folders may lie deeper than Python calls itself
+    while waiting:
+        name, is_folder = next(waiting[-1], ("", False))
+        if not name:
+            waiting.pop()
+        elif is_folder:
+            waiting.append(_entries(folder, f"{name}/", seen))
+        elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122 - a million times
+            yield name
+
+
+def _entries(top: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """Yield what lies in one folder, sorted, each with the prefix, and whether it is a folder."""
+    folder = top / prefix
+    try:
+        status = folder.stat()
+        if (status.st_dev, status.st_ino) in seen:
+            return
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(folder) as listing:
+            entries = sorted((entry.name, entry.is_dir()) for entry in listing if not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"the folder cannot be listed: {explain(error)}") from error
+    yield from ((prefix + name, is_folder) for name, is_folder in entries)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.lines import raw_lines, write_lines
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
+from inkmill.data.formats.lines import raw_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
@@ -20,17 +20,19 @@ _IMAGE_COLUMNS = ("image_name", "image", "file_name", "filename", "path")
 _LABEL_COLUMNS = ("label", "text", "transcription", "words")
 
 
-@FORMATS.register("csv")
+@register
 class CsvTable(LabelFormat):
-    """A table whose header names an image column and a label column; other columns are not looked at."""
+    """A table whose header names an image column and a label column; other columns are ignored."""
 
     name: ClassVar[str] = "csv"
     title: ClassVar[str] = "CSV with the header image_name,label"
     example: ClassVar[str] = 'image_name,label / a.png,"New York, NY"'
+    header: ClassVar[str] = "image_name,label"
+    specificity: ClassVar[int] = 40
     file_name: ClassVar[str] = "tgt.csv"
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         columns = _columns(head[0].split(",")) if head else None
         return "the header names a column of images and one of labels" if columns else None
 
@@ -48,9 +50,12 @@ class CsvTable(LabelFormat):
         except csv.Error as error:
             raise LabelFileError(f"not valid CSV: {error}", path, line) from None
 
-    def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`."""
-        write_lines(path, _rows(self.checked(entries)))
+    def line(self, image: str, text: str) -> str:
+        """See `LabelFormat.line`, quoted where it has to be."""
+        line = io.StringIO()
+        # With "\n" as its line end the writer quotes labels that hold one.
+        csv.writer(line, lineterminator="\n").writerow((image, text))
+        return line.getvalue().removesuffix("\n")
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`; a label may hold line feeds here."""
@@ -79,14 +84,3 @@ def _entry(row: list[str], columns: tuple[int, int], path: Path, line: int) -> E
     if not row[image]:
         raise LabelFileError("the image name is empty", path, line)
     return Entry(row[image], Text(row[label]), line)
-
-
-def _rows(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    yield "image_name,label"
-    line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\n")  # a writer quotes what holds its line end
-    for pair in pairs:
-        writer.writerow(pair)
-        yield line.getvalue().removesuffix("\n")
-        line.seek(0)
-        line.truncate()

@@ -1,38 +1,37 @@
 """Which kind of data set a path is, and why: the guess that spares the user an option, with its reasons.
 
 What a label file holds is decided by content, not by its name: each format that could have written its first lines is
-tried, and the one whose images are found on the disk wins. Of equals the more particular format wins (see `_ORDER`).
+tried, and the one whose images are found on the disk wins. Of equals the more specific format wins (see
+`LabelFormat.specificity`). Label files do not say what their names are relative to either, and every tool assumes
+something else: the folder in which most of the first names are files settles it, and the answer can be shown.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from inkmill.data.formats.base import FORMATS, IMAGE_SUFFIXES, LabelFormat
+from inkmill.data.formats.base import FORMATS, IMAGE_SUFFIXES, LabelFormat, by_specificity, list_images
 from inkmill.data.formats.lines import head_lines
-from inkmill.data.formats.roots import Root, find_root, list_images
 from inkmill.errors import DataError, LabelFileError
 from inkmill.files import explain
 
 Kind = Literal["labels", "lmdb", "shards"]
-
-# From the most particular to the most general: what an earlier one accepts, a later one may accept by accident.
-_ORDER = ("doctr", "paddle_det", "icdar", "easyocr", "csv", "tsv", "multilabel", "gt_list")
-_FOLDER_ORDER = ("icdar_det", "txt", "filename")
 
 _LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
 _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
 _NOT_LABELS_BEGIN = re.compile(
     r"\.|readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$)", re.IGNORECASE
 )
-_HEAD = 64
-_MANY = 16
+_IMAGE_FOLDERS = ("images", "imgs", "img", "image", "IMG")
+_HEAD = 64  # lines of a label file that are tried, and images that are searched for
+_MANY = 16  # label files of one folder that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +69,15 @@ def detect_format(path: Path, images: Path | None = None, label_pattern: str | N
     if path.name == "data.mdb":
         return Detected("lmdb", "", path.parent, path.parent, f"{path} is an LMDB")
     if path.is_dir():
-        return _sniff_folder(path, label_pattern)
-    finding, tried = _sniff_file(path, images)
-    if finding is None:
+        return _detect_folder(path, label_pattern)
+    detected, tried = _detect_file(path, images)
+    if detected is None:
         raise DataError(f"{path} is no label file that inkmill knows: {tried}; name the format to see its first error")
-    return finding
+    return detected
 
 
 def with_format(path: Path, name: str, images: Path | None = None, label_pattern: str | None = None) -> Detected:
-    """Return the finding for a path whose format the user has named; only the images are looked for.
+    """Return the detected for a path whose format the user has named; only the images are looked for.
 
     Raises:
         ConfigError: no such format.
@@ -94,53 +93,55 @@ def with_format(path: Path, name: str, images: Path | None = None, label_pattern
     root = _root_of(path, fmt, images)
     if root.found == 0:
         tried = ", ".join(map(str, root.tried))
-        raise DataError(f"{path}: none of the first {root.looked} images is in {tried}: give the folder of the images")
+        raise DataError(f"{path}: none of the first {root.tested} images is in {tried}: give the folder of the images")
     return Detected("labels", name, path, root.folder, f"the format {name} was asked for; {root}")
 
 
-def _sniff_file(path: Path, images: Path | None) -> tuple[Detected | None, str]:
+def _detect_file(path: Path, images: Path | None) -> tuple[Detected | None, str]:
     """Return what a label file is, or None and what each format lacked."""
     head = head_lines(path, _HEAD)
     if not head:
         return None, "it is empty"
     best: Detected | None = None
     best_found, tried = 0, []
-    for name in _ORDER:
-        fmt = FORMATS.get(name)()
-        reason = fmt.claims(path, head)
+    for kind in by_specificity(of_folder=False):
+        fmt = kind()
+        reason = fmt.detect(path, head)
         if reason is None:
             continue
         try:
             root = _root_of(path, fmt, images)
         except LabelFileError as error:
-            tried.append(f"as {name}, {error}")
+            tried.append(f"as {fmt.name}, {error}")
             continue
-        tried.append(f"as {name}, {root if root.found else _nowhere(root)}")
+        tried.append(f"as {fmt.name}, {root if root.found else _nowhere(root)}")
         if root.found > best_found:
             best_found = root.found
             best = Detected(
-                "labels", name, path, root.folder, f"{path} is read as {name} ({fmt.title}): {reason}; {root}"
+                "labels", fmt.name, path, root.folder, f"{path} is read as {fmt.name} ({fmt.title}): {reason}; {root}"
             )
-    known = "; ".join(tried) or f"expected one of {', '.join(_ORDER)}, and its first line is {head[0][:60]!r}"
-    return best, known
+    if tried:
+        return best, "; ".join(tried)
+    names = ", ".join(fmt.name for fmt in by_specificity(of_folder=False))
+    return None, f"expected one of {names}, and its first line is {head[0][:60]!r}"
 
 
-def _sniff_folder(folder: Path, label_pattern: str | None) -> Detected:
+def _detect_folder(folder: Path, label_pattern: str | None) -> Detected:
     if (folder / "data.mdb").is_file():
         return Detected("lmdb", "", folder, folder, f"{folder} holds data.mdb, an LMDB")
     names = _names(folder)
     if any(name.lower().endswith(".tar") for name in names):
         return Detected("shards", "", folder, folder, f"{folder} holds tar files")
-    findings, tried = [], []
+    candidates, tried = [], []
     for name in _label_files(folder, names):
-        finding, lacked = _sniff_file(folder / name, None)
-        findings += [finding] if finding else []
+        detected, lacked = _detect_file(folder / name, None)
+        candidates += [detected] if detected else []
         tried.append(f"{name}: {lacked}")
-    if len(findings) > 1:
-        both = ", ".join(finding.labels.name for finding in findings)
+    if len(candidates) > 1:
+        both = ", ".join(detected.labels.name for detected in candidates)
         raise DataError(f"{folder} holds several label files ({both}): give the one to use instead of the folder")
-    if findings:
-        return findings[0]
+    if candidates:
+        return candidates[0]
     if tree := next(lmdb_folders(folder), None):
         return Detected("lmdb", "", folder, folder, f"{folder} holds LMDBs, the first in {tree}")
     return _by_names(folder, label_pattern, tried)
@@ -150,10 +151,11 @@ def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Dete
     """Last resort: formats without a label file. A label file that failed goes first, since it was surely meant."""
     if tried:
         raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
-    for name in _FOLDER_ORDER:
-        reason = FORMATS.get(name)(label_pattern).claims(folder, [])
+    for fmt in by_specificity(of_folder=True):
+        reason = fmt(label_pattern).detect(folder, [])
         if reason:
-            return Detected("labels", name, folder, folder, f"{folder} has no label file: {reason}, so {name} it is")
+            why = f"{folder} has no label file: {reason}, so {fmt.name} it is"
+            return Detected("labels", fmt.name, folder, folder, why)
     image = next(list_images(folder), None)
     seen = f"the image {image}, whose name does not match label_pattern" if image else "no image"
     wanted = "a label file, a data.mdb, tar shards, or images with their labels in .txt files or names"
@@ -168,7 +170,7 @@ def _root_of(path: Path, fmt: LabelFormat, images: Path | None) -> Root:
 
 
 def _nowhere(root: Root) -> str:
-    return f"none of the first {root.looked} images is in {', '.join(map(str, root.tried))}"
+    return f"none of the first {root.tested} images is in {', '.join(map(str, root.tried))}"
 
 
 def _names(folder: Path) -> list[str]:
@@ -212,3 +214,50 @@ def lmdb_folders(folder: Path) -> Iterator[Path]:
         folders.sort()
         if "data.mdb" in files:
             yield Path(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder that a label file's names may be relative to.
+
+    Attributes:
+        folder: the folder.
+        found: how many of the tested names are files there.
+        tested: how many names were tested.
+        tried: all folders that were searched, in order.
+    """
+
+    folder: Path
+    found: int
+    tested: int
+    tried: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return f"{self.found} of the first {self.tested} images found in {self.folder}"
+
+
+def find_root(label_file: Path, names: Sequence[str], images: Path | None = None) -> Root:
+    """Return the folder in which most of `names` are files; of equals the first.
+
+    Args:
+        label_file: the label file; its folder, the folder's `images/` and the folder above are tried.
+        names: some image names as the label file writes them.
+        images: the folder of images where the user named one; then nothing but it and its `images/` is tried.
+    """
+    base = images if images is not None else label_file.parent
+    places = [base, *(base / name for name in _IMAGE_FOLDERS)]
+    if images is None:
+        places += [base.parent, *(base.parent / name for name in _IMAGE_FOLDERS), Path()]
+    tried = tuple(place for place in places if place.is_dir()) or (base,)
+    roots = [Root(place, sum(_is_file(place / name) for name in names), len(names), tried) for place in tried]
+    return max(roots, key=lambda root: root.found)
+
+
+def _is_file(path: Path) -> bool:
+    """Like `Path.is_file`, and False for what is too long to be a name, such as a whole line taken for one."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
+from inkmill.data.formats.base import Entry, LabelFormat, register
 from inkmill.data.formats.lines import read_text, write_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import DataError, LabelFileError
@@ -21,17 +21,18 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
 
-@FORMATS.register("doctr")
+@register
 class DocTr(LabelFormat):
     """A JSON object of image names and texts."""
 
     name: ClassVar[str] = "doctr"
     title: ClassVar[str] = "docTR labels.json: {name: text}"
     example: ClassVar[str] = '{"a.png": "New York"}'
+    specificity: ClassVar[int] = 80
     file_name: ClassVar[str] = "labels.json"
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         return "it begins with { as a JSON object does" if head and head[0].lstrip().startswith("{") else None
 
     def read(self, path: Path) -> Iterator[Entry]:
@@ -47,7 +48,7 @@ class DocTr(LabelFormat):
             yield Entry(name, Text(value), line)
 
     def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`; one pair a line. A name that comes twice is refused."""
+        """See `LabelFormat.write`; one pair a line, in one JSON object. A name that comes twice is refused."""
         write_lines(path, _json_lines(self.checked(entries)))
 
     def refuses(self, image: str, target: Target) -> str | None:

@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from inkmill.config.dataset import DatasetSpec
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.roots import list_images
+from inkmill.data.formats.base import Entry, LabelFormat, list_images, register, unwritable
 from inkmill.data.types import Target, Text
 from inkmill.errors import ConfigError, LabelFileError
 
@@ -19,7 +18,7 @@ DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default
 _UNSAFE = '/\\.<>:"|?*\t\r\n\0'
 
 
-@FORMATS.register("filename")
+@register
 class FileName(LabelFormat):
     """A folder of images, searched recursively, each called by its label.
 
@@ -33,6 +32,7 @@ class FileName(LabelFormat):
     name: ClassVar[str] = "filename"
     title: ClassVar[str] = "label in the file name: label.png, label.2.png; label_pattern says which part"
     example: ClassVar[str] = "Xk4P.2.png"
+    specificity: ClassVar[int] = 10
     image_folder: ClassVar[str] = ""
 
     def __init__(self, label_pattern: str | None = None) -> None:
@@ -44,8 +44,8 @@ class FileName(LabelFormat):
         if "label" not in self._pattern.groupindex:
             raise ConfigError(f"label_pattern {self.label_pattern!r} has no group (?P<label>...), the part to read")
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`; looks at the first image."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`; decides by the first image."""
         first = next(list_images(path), None)
         label = self._label(first) if first else None
         return f"the name {first} matches label_pattern, with the label {label!r}" if label is not None else None

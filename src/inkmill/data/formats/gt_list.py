@@ -6,28 +6,29 @@ The first run of blanks splits, so a label may hold spaces (which TAO itself can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
+from inkmill.data.formats.lines import read_lines
 from inkmill.data.types import Target, Text
 
 _BLANKS = re.compile(r"[ \t]+")
 
 
-@FORMATS.register("gt_list")
+@register
 class GtList(LabelFormat):
     """One image a line: its name, spaces or TABs, its label. Blanks around the label are not part of it."""
 
     name: ClassVar[str] = "gt_list"
     title: ClassVar[str] = "NVIDIA TAO: name, space or TAB, label"
     example: ClassVar[str] = "a.png New York"
+    specificity: ClassVar[int] = 10
     file_name: ClassVar[str] = "gt_list.txt"
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         split = sum(1 for line in head if _BLANKS.search(line.strip(" \t")))
         return "lines hold a name, blanks and a label" if split and 2 * split >= len(head) else None
 
@@ -37,9 +38,9 @@ class GtList(LabelFormat):
             name, *label = _BLANKS.split(line.strip(" \t"), maxsplit=1)
             yield Entry(name, Text(label[0] if label else ""), number)
 
-    def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`; writes a TAB, which TAO's converter insists on."""
-        write_lines(path, (f"{image}\t{text}" for image, text in self.checked(entries)))
+    def line(self, image: str, text: str) -> str:
+        """See `LabelFormat.line`; writes a TAB, which TAO's converter insists on."""
+        return f"{image}\t{text}"
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""

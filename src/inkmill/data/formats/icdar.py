@@ -6,30 +6,31 @@ Only quotes are escaped; a backslash before anything else is a backslash.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
+from inkmill.data.formats.lines import read_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
 _LINE = re.compile(r'(?P<name>[^,"]+),[ \t]*"(?P<text>.*)"[ \t]*')
 
 
-@FORMATS.register("icdar")
+@register
 class Icdar(LabelFormat):
     """One image a line: its name, a comma, its label in double quotes."""
 
     name: ClassVar[str] = "icdar"
     title: ClassVar[str] = 'ICDAR word list: name, "text"'
     example: ClassVar[str] = 'word_1.png, "New York"'
+    specificity: ClassVar[int] = 60
     file_name: ClassVar[str] = "gt.txt"
     image_folder: ClassVar[str] = ""
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         return 'every line is name, "text"' if head and all(map(_LINE.fullmatch, head)) else None
 
     def read(self, path: Path) -> Iterator[Entry]:
@@ -40,18 +41,13 @@ class Icdar(LabelFormat):
                 raise LabelFileError(f"expected a name, a comma and a quoted text, e.g. {self.example}", path, number)
             yield Entry(match["name"].strip(), Text(match["text"].replace('\\"', '"')), number)
 
-    def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`."""
-        write_lines(path, map(_line, self.checked(entries)))
+    def line(self, image: str, text: str) -> str:
+        """See `LabelFormat.line`."""
+        escaped = text.replace('"', '\\"')
+        return f'{image}, "{escaped}"'
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""
         if image != image.strip():
             return "the image name begins or ends with a blank"
         return unwritable(image, ',"') or super().refuses(image, target)
-
-
-def _line(pair: tuple[str, str]) -> str:
-    image, text = pair
-    escaped = text.replace('"', '\\"')
-    return f'{image}, "{escaped}"'

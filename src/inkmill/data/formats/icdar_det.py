@@ -14,10 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
+from inkmill.data.formats.base import Entry, LabelFormat, list_images, register, unwritable
 from inkmill.data.formats.lines import read_lines
 from inkmill.data.formats.regions import refuses_regions, regions_of, written
-from inkmill.data.formats.roots import list_images
 from inkmill.data.types import Polygons, Target
 from inkmill.errors import DataError, LabelFileError
 from inkmill.files import make_folder, writing
@@ -27,17 +26,18 @@ _PREFIX = "gt_"
 _FARTHEST = 1_000_000_000
 
 
-@FORMATS.register("icdar_det")
+@register
 class IcdarDet(LabelFormat):
     """A folder of images, searched recursively, each with a file of four-cornered regions."""
 
     name: ClassVar[str] = "icdar_det"
     title: ClassVar[str] = "ICDAR 2015 text detection: img_1.jpg and gt_img_1.txt"
     example: ClassVar[str] = "10,8,90,8,90,30,10,30,New York"
+    specificity: ClassVar[int] = 30
     image_folder: ClassVar[str] = ""
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`; looks at the first image."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`; decides by the first image."""
         first = next(list_images(path), None)
         found = _texts(path).get(_text_name(first), []) if first else []
         return f"{first} has its regions in {found[0].relative_to(path)}" if found else None

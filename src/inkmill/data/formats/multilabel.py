@@ -6,28 +6,28 @@ the spec says `format: multilabel`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
+from inkmill.data.formats.lines import read_lines
 from inkmill.data.types import Labels, Target
-from inkmill.errors import DataError
 
 
-@FORMATS.register("multilabel")
+@register
 class MultiLabel(LabelFormat):
     """One image a line: its name, then its class names, all split by blanks; an image without a class is allowed."""
 
     name: ClassVar[str] = "multilabel"
     title: ClassVar[str] = "classification: name, then class names, split by blanks"
     example: ClassVar[str] = "a.jpg cat outdoors"
+    specificity: ClassVar[int] = 20
     file_name: ClassVar[str] = "labels.ssv"
     names_folder: ClassVar[bool] = True
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         return "its name ends in .ssv" if path.suffix.lower() == ".ssv" else None
 
     def read(self, path: Path) -> Iterator[Entry]:
@@ -36,9 +36,13 @@ class MultiLabel(LabelFormat):
             name, *labels = split_labels(line)
             yield Entry(name, Labels(tuple(labels)), number)
 
-    def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`."""
-        write_lines(path, map(self._line, entries))
+    def text_of(self, target: Target) -> str:
+        """See `LabelFormat.text_of`."""
+        return " ".join(target.names) if isinstance(target, Labels) else ""
+
+    def line(self, image: str, text: str) -> str:
+        """See `LabelFormat.line`."""
+        return f"{image} {text}" if text else image
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""
@@ -48,12 +52,6 @@ class MultiLabel(LabelFormat):
             return "a name is empty"
         words = (unwritable(word, " \t\r\n\0", what) for what, word in _words(image, target))
         return next((refusal for refusal in words if refusal), None)
-
-    def _line(self, entry: Entry) -> str:
-        refusal = self.refuses(entry.image, entry.target)
-        if refusal or not isinstance(entry.target, Labels):
-            raise DataError(f"{entry.image!r} cannot be written in the format 'multilabel': {refusal}")
-        return " ".join((entry.image, *entry.target.names))
 
 
 def split_labels(text: str) -> list[str]:

@@ -6,28 +6,29 @@ PaddleOCR also allows a JSON list of names in the first column; all of them have
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat, unwritable
-from inkmill.data.formats.lines import read_lines, write_lines
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
+from inkmill.data.formats.lines import read_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
 
-@FORMATS.register("tsv")
+@register
 class Tsv(LabelFormat):
     """One image a line: its path, one TAB, its label. The label may be empty and may hold spaces."""
 
     name: ClassVar[str] = "tsv"
     title: ClassVar[str] = "PaddleOCR, VietOCR, CLOVA: path, TAB, label"
     example: ClassVar[str] = "images/a.png<TAB>New York"
+    specificity: ClassVar[int] = 30
     file_name: ClassVar[str] = "labels.tsv"
     names_folder: ClassVar[bool] = True
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`."""
         return "every line holds a TAB" if head and all("\t" in line for line in head) else None
 
     def read(self, path: Path) -> Iterator[Entry]:
@@ -43,9 +44,9 @@ class Tsv(LabelFormat):
             for name in _names(names, path, number):
                 yield Entry(name, Text(label), number)
 
-    def write(self, path: Path, entries: Iterable[Entry]) -> None:
-        """See `LabelFormat.write`."""
-        write_lines(path, (f"{image}\t{text}" for image, text in self.checked(entries)))
+    def line(self, image: str, text: str) -> str:
+        """See `LabelFormat.line`."""
+        return f"{image}\t{text}"
 
     def refuses(self, image: str, target: Target) -> str | None:
         """See `LabelFormat.refuses`."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from inkmill.data.formats.base import FORMATS, Entry, LabelFormat
+from inkmill.data.formats.base import Entry, LabelFormat, list_images, register
 from inkmill.data.formats.lines import read_lines
-from inkmill.data.formats.roots import list_images
 from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 from inkmill.files import make_folder, writing
@@ -16,17 +15,18 @@ from inkmill.files import make_folder, writing
 _TEXT_FOLDERS = ("label", "labels", "gt", "txt")
 
 
-@FORMATS.register("txt")
+@register
 class TxtPerImage(LabelFormat):
     """A folder of images, searched recursively, each with a UTF-8 file of one line; an empty file is an empty label."""
 
     name: ClassVar[str] = "txt"
     title: ClassVar[str] = "one .txt an image, beside it or in label/"
     example: ClassVar[str] = "a.png + a.txt"
+    specificity: ClassVar[int] = 20
     image_folder: ClassVar[str] = ""
 
-    def claims(self, path: Path, head: list[str]) -> str | None:
-        """See `LabelFormat.claims`; looks at the first image."""
+    def detect(self, path: Path, head: list[str]) -> str | None:
+        """See `LabelFormat.detect`; decides by the first image."""
         first = next(list_images(path), None)
         text = find_text(path, first) if first else None
         return f"{first} has its text in {text.relative_to(path)}" if text else None

@@ -26,7 +26,7 @@ class FolderSource(Source):
     A sample's key is its image's path as the label file has it; the second mention of an image gets `#2`, and so on.
 
     Args:
-        finding: which file, which format, and where the images are (see `formats.sniff`).
+        detected: which file, which format, and where the images are (see `formats.detect`).
         label_pattern: regular expression for labels in file names.
 
     Raises:
@@ -36,12 +36,12 @@ class FolderSource(Source):
 
     small_files = True
 
-    def __init__(self, finding: Detected, label_pattern: str | None = None) -> None:
-        super().__init__(_name_of(finding), (finding.why,))
-        self.root, self.format = finding.root, finding.format
-        self._images, self._labels, self._kind = _read(finding, label_pattern)
+    def __init__(self, detected: Detected, label_pattern: str | None = None) -> None:
+        super().__init__(_name_of(detected), (detected.why,))
+        self.root, self.format = detected.root, detected.format
+        self._images, self._labels, self._kind = _read(detected, label_pattern)
         if not len(self._images):
-            raise DataError(f"{finding.labels} holds no label: nothing to use")
+            raise DataError(f"{detected.labels} holds no label: nothing to use")
         self._repeats = repeats(self._images)
         if self._repeats:
             self.notes += (f"{len(self._repeats)} entries name an image that an earlier one names",)
@@ -98,11 +98,11 @@ class FolderSource(Source):
         return status.st_size, status.st_mtime_ns
 
 
-def _read(finding: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
+def _read(detected: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
     """Return image names, labels as strings, and what kind of target they are, which is one for all."""
     images, labels = PackedBuilder(), PackedBuilder()
     kind: type[Target] = Text
-    for entry in FORMATS.get(finding.format)(label_pattern).read(finding.labels):
+    for entry in FORMATS.get(detected.format)(label_pattern).read(detected.labels):
         images.append(entry.image)
         labels.append(_plain(entry.target))
         kind = type(entry.target)
@@ -115,7 +115,7 @@ def _plain(target: Target) -> str:
     return " ".join(target.names) if isinstance(target, Labels) else target.value
 
 
-def _name_of(finding: Detected) -> str:
+def _name_of(detected: Detected) -> str:
     """The folder's name; with the label file's where that says more than the usual `labels.tsv`."""
-    labels = Path(finding.labels).resolve()
+    labels = Path(detected.labels).resolve()
     return labels.name if labels.is_dir() else f"{labels.parent.name}/{labels.name}"

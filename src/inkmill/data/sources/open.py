@@ -35,21 +35,21 @@ def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source
     path = Path(spec.path).expanduser()
     if not path.exists():
         raise DataError(f"the data set {spec.path} is not there (looked for {path.absolute()})")
-    finding = _find(spec, path, label_pattern)
-    if finding.kind == "shards":
-        return _shards(finding)
-    if finding.kind == "lmdb":
-        return _lmdb(finding.labels, multilabel=spec.format == "multilabel")
-    return FolderSource(finding, label_pattern)
+    detected = _find(spec, path, label_pattern)
+    if detected.kind == "shards":
+        return _shards(detected)
+    if detected.kind == "lmdb":
+        return _lmdb(detected.labels, multilabel=spec.format == "multilabel")
+    return FolderSource(detected, label_pattern)
 
 
 def _find(spec: SourceSpec, path: Path, label_pattern: str | None) -> Detected:
     labels, images = (_label_file(spec.gt_file, path), path) if spec.gt_file else (path, None)
     if spec.format in ("auto", *_STORES) or (spec.format == "multilabel" and _is_lmdb(path)):
-        finding = detect_format(labels, images, label_pattern)
-        if spec.format in _STORES and finding.kind != spec.format:
-            raise DataError(f"{path} was to be read as {spec.format}, but {finding.why}")
-        return finding
+        detected = detect_format(labels, images, label_pattern)
+        if spec.format in _STORES and detected.kind != spec.format:
+            raise DataError(f"{path} was to be read as {spec.format}, but {detected.why}")
+        return detected
     return with_format(labels, spec.format, images, label_pattern)
 
 
@@ -73,8 +73,8 @@ def _lmdb(folder: Path, multilabel: bool) -> Source:
     return found[0] if len(found) == 1 else Concat(found)
 
 
-def _shards(finding: Detected) -> Source:
-    folder = finding.labels
+def _shards(detected: Detected) -> Source:
+    folder = detected.labels
     shards = [folder] if folder.is_file() else sorted(folder.glob("*.tar"))
     return ShardSource(shards, folder.resolve().name)
 
