@@ -49,7 +49,7 @@ def make_step(name: str, args: argparse.Namespace) -> tuple[Recognizer, Callable
     def step() -> None:
         with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
             logits = run(images, targets)
-        loss = recognizer.loss(logits, targets, lengths)
+        loss = recognizer.loss(logits, (targets, lengths))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

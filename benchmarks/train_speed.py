@@ -122,7 +122,7 @@ class Step:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.fast):
             inputs = to_input(images)
             logits = self.module(inputs if self.fast else inputs.contiguous())
-        loss = self.module.loss(logits, ids, lengths)
+        loss = self.module.loss(logits, (ids, lengths))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), LIMIT_GRADIENT)
         self.optimizer.step()

@@ -9,22 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.decode import decode, turn
-from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.tasks.recognition.decoder import Decoder
+from inkmill.tasks.base import input_resize
+from inkmill.tasks.recognition.decoder import Reading, TextDecoder
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.timings import Timings
+
+__all__ = ["BaseReader", "Picture", "Reading", "input_resize"]
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 
@@ -34,21 +34,6 @@ BATCH_PIXELS = 1 << 21
 
 _ORIENTATION = 0x0112  # EXIF's tag
 _PIL_AS_ARRAYS = ("L", "RGB", "RGBA", "I;16", "I", "F")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a reader says of one image.
-
-    Attributes:
-        text: the characters.
-        confidence: product of the probabilities of the emitted characters, 0..1; 0 for an empty text.
-        key: the path of the image where it came from one, else its position.
-    """
-
-    text: str
-    confidence: float
-    key: str = ""
 
 
 class BaseReader(ABC):
@@ -73,7 +58,7 @@ class BaseReader(ABC):
         self.card = card
         self.resize = input_resize(card.model)
         self.codec = card.codec()
-        self.decoder = Decoder(self.codec, beam_width, words, Normaliser(card.normalise))
+        self.decoder = TextDecoder(self.codec, beam_width, words, Normaliser(card.normalise))
 
     @abstractmethod
     def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -223,10 +208,3 @@ def _encoded(array: NDArray[Any], key: str) -> bytes:
         array = array[..., 0] if swap is None else cv2.cvtColor(array, swap)
     suffix = ".bmp" if array.dtype == np.uint8 and (array.ndim == 2 or array.shape[2] == 3) else ".png"
     return bytes(cv2.imencode(suffix, array)[1])
-
-
-def input_resize(model: ModelSpec) -> Resize:
-    """Return how images are brought to the input size of `model`."""
-    return Resize(
-        height=model.input_height, width=model.input_width, channels=model.input_channel, mode=model.input_resize
-    )

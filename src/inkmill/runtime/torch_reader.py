@@ -169,7 +169,7 @@ def read_with_loss(
         with autocast():
             features = model.features(to_input(batch.images))
             told = model.head(features, targets)
-            loss = model.loss(told, targets, torch.from_numpy(lengths))
+            loss = model.loss(told, (targets, torch.from_numpy(lengths)))
             found, probabilities = model.head.read(model.head(features) if model.head.taught_by_targets else told)
         following = batch, truths, AsyncHostCopy(found, probabilities.float(), loss.float())
         timings.lap("forward")

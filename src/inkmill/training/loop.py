@@ -160,7 +160,7 @@ class TrainingLoop:
         images = training_input(batch)  # augmentation is compiled for itself, and fills short batches up
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
             logits = self.wrapped(images, targets)
-            loss = self.model.loss(logits, targets, torch.from_numpy(lengths)) if len(batch) else logits.sum() * 0
+            loss = self.model.loss(logits, (targets, torch.from_numpy(lengths))) if len(batch) else logits.sum() * 0
             self.fabric.backward(loss / self.spec.train.accumulate)
         self.progress.images += len(batch)
         self.watch.add(loss.detach(), len(batch), batch.keys)

@@ -28,7 +28,7 @@ def test_a_timm_model_keeps_a_quarter_of_the_width(build: Build, backbone: str, 
 
 def test_every_weight_of_a_timm_model_is_used(build: Build) -> None:
     model = build(backbone="resnet18", input_width=64, hidden_size=16)
-    model.loss(model(torch.rand(2, 1, 32, 64)), torch.tensor([[1, 2]] * 2), torch.tensor([2, 2])).backward()
+    model.loss(model(torch.rand(2, 1, 32, 64)), (torch.tensor([[1, 2]] * 2), torch.tensor([2, 2]))).backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 

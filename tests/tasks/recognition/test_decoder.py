@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inkmill.errors import ConfigError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import AttnCodec, CtcCodec
-from inkmill.tasks.recognition.decoder import Decoder, Lexicon, read_words
+from inkmill.tasks.recognition.decoder import Lexicon, TextDecoder, read_words
 from inkmill.tasks.recognition.normalise import Normaliser
 
 CHARSET = Charset(tuple("abcd"))
@@ -34,17 +34,17 @@ def probabilities_of(texts: list[str], steps: int = 8, sure: float = 0.9) -> np.
 def test_ways_that_agree_on_a_text_agree_on_its_confidence(seed: int, width: int) -> None:
     sharp = np.random.default_rng(seed).normal(size=(6, 7, 5)) * 4
     probabilities = np.exp(sharp) / np.exp(sharp).sum(axis=2, keepdims=True)
-    texts, confidences = Decoder(CODEC).all(probabilities)
-    searched, others = Decoder(CODEC, beam_width=width).all(probabilities)
+    texts, confidences = TextDecoder(CODEC).all(probabilities)
+    searched, others = TextDecoder(CODEC, beam_width=width).all(probabilities)
     same = [a == b for a, b in zip(texts, searched, strict=True)]
     assert confidences[same] == pytest.approx(others[same], rel=1e-4)
-    from_list, listed = Decoder(CODEC, words=[*filter(None, texts), "dddd"]).all(probabilities)
+    from_list, listed = TextDecoder(CODEC, words=[*filter(None, texts), "dddd"]).all(probabilities)
     same = [a == b and a != "" for a, b in zip(texts, from_list, strict=True)]
     assert confidences[same] == pytest.approx(listed[same], rel=1e-4)
 
 
 def test_a_lexicon_gives_its_words_and_nothing_else() -> None:
-    decoder = Decoder(CODEC, words=["abc", "dd", "zebra", "abcdabcd", "dd"])
+    decoder = TextDecoder(CODEC, words=["abc", "dd", "zebra", "abcdabcd", "dd"])
     texts, confidences = decoder.all(probabilities_of(["abd", "dd", ""]))
     assert texts[:2] == ["abc", "dd"]
     assert confidences[1] == pytest.approx(0.9**2)
@@ -54,7 +54,7 @@ def test_a_lexicon_gives_its_words_and_nothing_else() -> None:
 def test_a_lexicon_looks_at_the_probabilities_and_not_at_the_letters_alone() -> None:
     probabilities = probabilities_of(["ab"])
     probabilities[0, 2] = [0.02, 0.02, 0.5, 0.02, 0.44]  # "ab", almost "ad": both words are one edit away from "ab"
-    assert Decoder(CODEC, words=["ac", "ad"]).all(probabilities)[0] == ["ad"]
+    assert TextDecoder(CODEC, words=["ac", "ad"]).all(probabilities)[0] == ["ad"]
 
 
 def test_words_that_the_model_cannot_write_are_left_out_and_counted() -> None:
@@ -77,24 +77,24 @@ def test_words_are_normalised_as_the_labels_were() -> None:
 )
 def test_what_is_no_word_or_no_width_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Decoder(CODEC, **settings)
+        TextDecoder(CODEC, **settings)
 
 
 def test_a_word_too_long_for_the_steps_does_not_win_by_accident() -> None:
-    texts, confidences = Decoder(CODEC, words=["aaaaaa", "bbbbbb"]).all(probabilities_of(["b"], steps=3))
+    texts, confidences = TextDecoder(CODEC, words=["aaaaaa", "bbbbbb"]).all(probabilities_of(["b"], steps=3))
     assert texts == ["bbbbbb"]
     assert confidences.tolist() == [0.0]
 
 
 def test_other_heads_take_the_nearest_word_and_no_beam() -> None:
     codec = AttnCodec(CHARSET, 6)
-    decoder = Decoder(codec, words=["abc", "dddd"])
+    decoder = TextDecoder(codec, words=["abc", "dddd"])
     assert not decoder.wants_all
     texts, confidences = decoder.best(np.array([[2, 3, 5, 1, 0, 0, 0]]), np.full((1, 7), 0.5))  # "abd"
     assert texts == ["abc"]
     assert confidences[0] == pytest.approx(0.5**3 * (1 - 1 / 3))
     with pytest.raises(ConfigError, match="beam search is for CTC, and this model has Attn"):
-        Decoder(codec, beam_width=4)
+        TextDecoder(codec, beam_width=4)
 
 
 def test_a_lexicon_file_is_words_by_line(tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ def test_a_lexicon_file_is_words_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["words.txt", Path("words.txt"), b"words"])
 def test_one_text_is_no_list_of_words(words: Any) -> None:
     with pytest.raises(ConfigError, match=r"expected a list of texts; read_words\(PATH\) reads a file"):
-        Decoder(CtcCodec(Charset(tuple("dorstwx.")), 9), words=words)
+        TextDecoder(CtcCodec(Charset(tuple("dorstwx.")), 9), words=words)

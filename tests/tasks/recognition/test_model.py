@@ -68,7 +68,7 @@ def test_every_backbone_and_head_learns_from_a_batch(build: Build, backbone: str
     images = torch.rand(2, channels, 32, 32) * 2 - 1
     ids, lengths = targets_of(prediction, 2)
     logits = model(images, ids)
-    loss = model.loss(logits, ids, lengths)
+    loss = model.loss(logits, (ids, lengths))
     loss.backward()
     assert logits.shape[0] == 2
     assert logits.shape[2] == 11
@@ -90,7 +90,7 @@ def test_sixteen_bit_autocast_gives_a_finite_32_bit_loss(build: Build, predictio
     ids, lengths = targets_of(prediction, 2)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(torch.rand(2, 1, 32, 100), ids)
-        loss = model.loss(logits, ids, lengths)
+        loss = model.loss(logits, (ids, lengths))
     loss.backward()
     assert loss.isfinite()
     assert loss.dtype == torch.float32
@@ -184,7 +184,7 @@ def test_tiny_learns_eight_captchas_by_heart(build: Build, captchas: Path, predi
     model = build(backbone="Tiny", sequence="none", prediction=prediction, input_width=96)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(80):
-        loss = model.loss(model(images), ids, lengths)
+        loss = model.loss(model(images), (ids, lengths))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

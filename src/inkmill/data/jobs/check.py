@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,73 @@ from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
 from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, look_at_all
 from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
 from inkmill.data.sources.base import Source
-from inkmill.data.types import Text
+from inkmill.data.types import Target, Text
 from inkmill.errors import DataError
+from inkmill.report import Page
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.normalise import Normaliser
+
+
+class Judged(NamedTuple):
+    """The verdict on n neighbouring samples.
+
+    Attributes:
+        labels: n short texts, what the sample would teach, for the report.
+        faults: offset, reason (one of the rules' `reasons`) and detail of the samples that cannot be used.
+    """
+
+    labels: list[str]
+    faults: list[tuple[int, str, str]]
+
+
+class SetJudge(Protocol):
+    """Judges one set, a chunk at a time, and counts what the page shows of it."""
+
+    def judge(self, targets: Sequence[Target | None], sizes: NDArray[np.int32], lost: Collection[int]) -> Judged:
+        """Judge n neighbouring samples.
+
+        Args:
+            targets: of the samples; None where the target cannot be had.
+            sizes: int32 (n, 2), width and height of the pictures; 0 where unknown.
+            lost: offsets of samples that cannot be used whatever their target says.
+        """
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was counted, as plain JSON values by name; it goes into check.json."""
+        ...
+
+
+class SampleRules(Protocol):
+    """What a task asks of the samples that it can use. Pictures are looked at here, targets by the rules."""
+
+    @property
+    def resize(self) -> Resize:
+        """How images meet the model's input."""
+        ...
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the rules may leave a sample out, in the order of their tests."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the rules cannot test here, one sentence each."""
+        ...
+
+    def digest(self) -> str:
+        """Return hex digits that stand for the verdicts of these rules: equal digits, equal verdicts."""
+        ...
+
+    def judge(self) -> SetJudge:
+        """Return a judge for one set, whose counts start at 0."""
+        ...
+
+    def show(self, page: Page, facts: Mapping[str, Any]) -> None:
+        """Add what the judge counted in one set to the page of `check`."""
+        ...
+
 
 _VERSION = 1  # raise it when the same set would be judged otherwise
 

@@ -7,7 +7,9 @@ where the ways agree on a text they agree on its confidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rapidfuzz.distance import Levenshtein
 
 from inkmill.errors import ConfigError
 from inkmill.files import explain
+from inkmill.tasks.base import Decoder, Outputs
 from inkmill.tasks.recognition.codecs import Codec, CtcCodec
 from inkmill.tasks.recognition.ctc import beam_search, first_frames, log_probabilities, text_log_probability
 from inkmill.tasks.recognition.normalise import Normaliser
@@ -27,10 +30,34 @@ SHORTLIST = 32
 32 79.1 and 64 79.2 right; the nearest word alone 68.1."""
 MAX_LEXICON_BYTES = 64 << 20
 
+BEST = ("output_id", "output_prob")
+"""The outputs with the best class of each step, int32 (B, S), and its probability, float32 (B, S)."""
+ALL = "probabilities"
+"""The output with the probability of every class at every step, float32 (B, S, K)."""
+
 Readings = tuple[list[str], NDArray[np.float32]]
 
 
-class Decoder:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader says of one image.
+
+    Attributes:
+        text: the characters.
+        confidence: product of the probabilities of the emitted characters, 0..1; 0 for an empty text.
+        key: the path of the image where it came from one, else its position.
+    """
+
+    text: str
+    confidence: float
+    key: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return text and confidence, the latter with four digits."""
+        return {"text": self.text, "confidence": round(float(self.confidence), 4)}
+
+
+class TextDecoder(Decoder):
     """Turns the output of a model into texts and confidences.
 
     Args:
@@ -41,7 +68,7 @@ class Decoder:
 
     Attributes:
         wants_all: whether it needs the probability of every class, and not of the best alone.
-        notes: how texts are chosen, where it is not greedily.
+        needs, notes: see Decoder.
         free: whether it is the greedy reading, without a list of words.
 
     Raises:
@@ -68,6 +95,27 @@ class Decoder:
             self.notes.append(f"one of {len(self._lexicon.words):,} words{dropped}")
         self.free = beam_width <= 1 and words is None
         self.wants_all = is_ctc and not self.free
+        self.needs = (ALL,) if self.wants_all else BEST
+
+    def limited_to(self, available: Collection[str], where: str) -> TextDecoder:
+        """See Decoder.limited_to; a lexicon does without all probabilities: the word with the fewest edits."""
+        if self.beam_width > 1 and ALL not in available:
+            raise ConfigError(
+                f"{where}: a beam needs the probability of every class, and this file gives the best alone; "
+                "export it with export.probabilities=true"
+            )
+        limited = copy(self)
+        limited.wants_all = self.wants_all and ALL in available
+        limited.needs = (ALL,) if limited.wants_all or not set(BEST) <= set(available) else BEST
+        return limited
+
+    def decode(self, outputs: Outputs, sizes: NDArray[np.int32] | None = None) -> list[Reading]:
+        """Return a reading for each image; see Decoder.decode."""
+        if ALL in self.needs:
+            texts, confidences = self.all(outputs[ALL])
+        else:
+            texts, confidences = self.best(*(outputs[name] for name in BEST))
+        return list(map(Reading, texts, confidences.tolist()))
 
     def best(self, ids: NDArray[Any], probabilities: NDArray[Any]) -> Readings:
         """Return texts and confidences from the best class of each step, (B, S), and its probability, (B, S)."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cpdist
 
 from inkmill.errors import DataError
+from inkmill.tasks.base import Scores
 from inkmill.tasks.recognition.diacritics import has_diacritic, strip_diacritics
 
 _NOT_36 = re.compile(r"[^0-9a-z]+")
@@ -33,7 +34,7 @@ class LengthScores:
 
 
 @dataclass(frozen=True)
-class RecognitionScores:
+class RecognitionScores(Scores):
     """The scores of one set.
 
     Attributes:
@@ -62,6 +63,26 @@ class RecognitionScores:
     diacritic_accuracy: float | None
     word_accuracy_no_diacritics: float
     by_length: dict[int, LengthScores]
+
+    titles: ClassVar[Mapping[str, str]] = {"word_accuracy": "word accuracy", "cer": "CER"}
+
+    def headline(self) -> dict[str, float]:
+        """Return word accuracy and CER; the CER of empty truths is 0 here."""
+        return {"word_accuracy": self.word_accuracy, "cer": self.cer or 0.0}
+
+    def rank(self) -> tuple[float, ...]:
+        """Return word accuracy, then fewer character errors."""
+        return self.word_accuracy, -(self.cer or 0.0)
+
+    def table(self) -> dict[str, float | None]:
+        """Return five of the scores; "36" are the characters a-z and 0-9."""
+        return {
+            "words": self.word_accuracy,
+            "any case": self.word_accuracy_ignore_case,
+            "36 chars": self.word_accuracy_36,
+            "CER": self.cer,
+            "1-NED": self.one_minus_ned,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON; the lengths in `by_length` are strings there."""

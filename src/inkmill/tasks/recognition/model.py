@@ -6,20 +6,25 @@ OCRNet's too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
+from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
 from inkmill.nn.backbones import build_backbone
 from inkmill.nn.necks.bilstm import bilstm_stack
-from inkmill.nn.network import Network
 from inkmill.nn.rectifiers.tps import TPS
 from inkmill.nn.simulate import simulate_int8
+from inkmill.tasks.model import TaskModel, Tensors, to_device
+from inkmill.tasks.recognition.decoder import ALL, BEST
 from inkmill.tasks.recognition.heads import HEADS, Head, HeadSpec
 
 
-class Recognizer(Network):
+class Recognizer(TaskModel):
     """A text recogniser, built by `build_recognizer`.
 
     Attributes:
@@ -27,6 +32,8 @@ class Recognizer(Network):
         num_classes: classes K of the codec, its special ones included.
         max_label_length: longest text, in characters, of the heads that fix one.
     """
+
+    head: Head
 
     def __init__(self, spec: ModelSpec, num_classes: int, max_label_length: int) -> None:
         super().__init__()
@@ -40,9 +47,7 @@ class Recognizer(Network):
         if spec.sequence == "BiLSTM":
             self.neck = bilstm_stack(channels, spec.hidden_size, spec.sequence_layers)
             channels = spec.hidden_size
-        self.head: Head = HEADS.get(spec.prediction)(
-            HeadSpec(channels, num_classes, max_label_length, spec.hidden_size)
-        )
+        self.head = HEADS.get(spec.prediction)(HeadSpec(channels, num_classes, max_label_length, spec.hidden_size))
         self._known_steps: dict[tuple[int, int], int] = {}
 
     def features(self, images: Tensor) -> Tensor:
@@ -51,17 +56,55 @@ class Recognizer(Network):
         features: Tensor = self.neck(feature_map.mean(dim=2).transpose(1, 2))
         return features
 
-    def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, *taught: Tensor) -> Tensor:
         """Return the (B, S, K) scores of `images`, float (B, C, H, W) in [-1, 1].
 
-        `targets` int64 (B, L) are the codec's; the attention head is taught with them, the others do not look at them.
+        `taught`, if anything, are the class ids, int64 (B, L); the attention head is taught with them, the others do
+        not look at them.
         """
-        logits: Tensor = self.head(self.features(images), targets)
+        logits: Tensor = self.head(self.features(images), *taught)
         return logits
 
-    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
-        """Return the batch's mean loss, a float32 scalar; int64 targets (B, L) and lengths (B,) are the codec's."""
-        return self.head.loss(logits, targets, lengths)
+    def to_targets(self, encoded: tuple[NDArray[Any], ...], batch: Batch, images: Tensor) -> Tensors:
+        """Return class ids on the device and lengths on the CPU, where torch's CTC loss needs them."""
+        ids, lengths = encoded
+        return to_device(ids, images.device), torch.from_numpy(lengths)
+
+    def taught(self, targets: Tensors) -> Tensors:
+        """Return the class ids."""
+        return targets[:1]
+
+    def loss(self, outputs: Tensor, targets: Tensors) -> Tensor:
+        """Return the batch's mean loss of scores (B, S, K); targets are ids (B, L) and lengths (B,), int64."""
+        return self.head.loss(outputs, *targets)
+
+    def outputs(self, images: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """See TaskModel.outputs."""
+        return self._named(self(images), names)
+
+    def outputs_and_loss(
+        self, images: Tensor, targets: Tensors, names: tuple[str, ...]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """See TaskModel; the loss is that of a head which is told the true characters, the texts are read without."""
+        features = self.features(images)
+        taught = self.head(features, *self.taught(targets))
+        free = self.head(features) if self.head.taught_by_targets else taught
+        return self._named(free, names), self.loss(taught, targets)
+
+    def _named(self, scores: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        if ALL in names:
+            return {ALL: scores.float().softmax(dim=2)}
+        ids, probabilities = self.head.read(scores)
+        return dict(zip(BEST, (ids, probabilities.float()), strict=True))
+
+    def class_axes(self) -> dict[str, tuple[int, int]]:
+        """See TaskModel.class_axes."""
+        return {f"head.{name}": axis for name, axis in self.head.class_axes().items()}
+
+    def described(self) -> str:
+        """Return rectifier, backbone, sequence stage and head."""
+        spec = self.spec
+        return f"{'TPS + ' if spec.TPS else ''}{spec.backbone} + {spec.sequence} + {spec.prediction}"
 
     def infeasible(self, steps: int, targets: Tensor, lengths: Tensor) -> Tensor:
         """Return bool (B,): targets that `steps` output steps cannot hold; with CTC they would teach nothing."""
@@ -91,9 +134,8 @@ class Recognizer(Network):
         return self._taught(images, self.head.steps(1))
 
     def _taught(self, images: Tensor, steps: int) -> Tensor:
-        taught = self.head.taught_by_targets
-        targets = torch.zeros(len(images), steps, dtype=torch.int64, device=images.device) if taught else None
-        scores: Tensor = self(images, targets)
+        targets = torch.zeros(len(images), steps, dtype=torch.int64, device=images.device)
+        scores: Tensor = self(images, *([targets] if self.head.taught_by_targets else []))
         return scores
 
     def time_steps(self, height: int, width: int) -> int:

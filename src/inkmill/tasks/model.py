@@ -1,0 +1,105 @@
+"""The torch half of a task: what training, the torch reader and compression know of its network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inkmill.data.types import Batch
+from inkmill.nn.network import Network
+
+if TYPE_CHECKING:
+    from inkmill.config.spec import Spec
+    from inkmill.tasks.base import Task
+
+Tensors = tuple[Tensor, ...]
+
+
+class TaskModel(Network):
+    """Base of the networks that tasks build: what `Network` tells compression, and what training and reading ask.
+
+    B images are uint8 BHWC in batches and float32 BCHW in [-1, 1] as the network's input.
+    """
+
+    # Training
+
+    def to_targets(self, encoded: tuple[NDArray[Any], ...], batch: Batch, images: Tensor) -> Tensors:
+        """Return what `loss` compares with, on the device of the images; nothing waits for the device.
+
+        Args:
+            encoded: what `Task.encode` returned.
+            batch: which it was encoded from; its targets have followed the augmentation.
+            images: the network's input: its device and its size are those that targets such as maps must have.
+        """
+        return tuple(to_device(array, images.device) for array in encoded)
+
+    def taught(self, targets: Tensors) -> Tensors:
+        """Return what `forward` is given besides the images in training: for heads that are taught by the truth."""
+        return ()
+
+    @abstractmethod
+    def forward(self, images: Tensor, *taught: Tensor) -> Any:
+        """Return what `loss` takes: a tensor, or a tuple of tensors."""
+
+    @abstractmethod
+    def loss(self, outputs: Any, targets: Tensors) -> Tensor:
+        """Return the mean loss of a batch, a float32 scalar, of what `forward` returned."""
+
+    # Reading
+
+    @abstractmethod
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the head reads."""
+
+    @abstractmethod
+    def outputs(self, images: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Return the outputs `names` of `Task.outputs`, on the images' device, of their dtypes."""
+
+    @abstractmethod
+    def outputs_and_loss(
+        self, images: Tensor, targets: Tensors, names: tuple[str, ...]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the outputs, read without help, and the loss as in training; features are computed once."""
+
+    # What fine-tuning asks
+
+    def class_axes(self) -> dict[str, tuple[int, int]]:
+        """Return the tensors that have one row or column a class: name -> (dimension, index of class 0 in it)."""
+        return {}
+
+    def adopt(self, weights: dict[str, Tensor], spec: Spec, where: str) -> tuple[dict[str, Tensor], Task | None]:
+        """Return another program's weights under this network's names, and the task they were trained for.
+
+        Args:
+            weights: tensors by their plain names.
+            spec: the spec of the run that starts from them.
+            where: the file, for errors.
+
+        Returns:
+            The weights, and None where nobody says which classes they have.
+        """
+        return weights, None
+
+    def described(self) -> str:
+        """Return the parts of the network in a few words: "ResNet + BiLSTM + CTC"."""
+        return self.spec.backbone
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array's copy on a device; nothing waits for it."""
+    source = torch.from_numpy(array)
+    if device.type != "cuda":
+        return source.to(device)
+    pinned = torch.empty(array.shape, dtype=source.dtype, pin_memory=True)
+    np.copyto(pinned.numpy(), array)  # torch's own copy would wake its CPU threads
+    return pinned.to(device, non_blocking=True)
+
+
+def to_input(images: Tensor) -> Tensor:
+    """Return uint8 BHWC images as float32 BCHW in [-1, 1]; the layout in memory stays channels-last."""
+    return images.permute(0, 3, 1, 2).sub(127.5).div_(127.5)  # from bytes to numbers in the first of two passes
