@@ -68,7 +68,7 @@ def write_crops(folder: Path, count: int, seed: int = 1) -> Path:
         MissingExtraError: lmdb is not installed.
         OutputError: the folder cannot be written.
     """
-    from inkmill.data.sources.lmdb_writer import LmdbWriter
+    from inkmill.data.sources.lmdb import LmdbWriter
 
     pool = [render_crop(seed, index) for index in range(min(count, POOL))]
     with LmdbWriter(folder) as writer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.sources.files import FileSource
+from inkmill.data.sources.folder import FileSource
 from inkmill.runtime.reader import BaseReader, Reading
 
 

@@ -9,7 +9,7 @@ from inkmill.api import load
 from inkmill.config.load import require
 from inkmill.config.spec import Spec
 from inkmill.config.tasks import GpuSection
-from inkmill.data.sources.find import find_images
+from inkmill.data.sources.open import find_images
 from inkmill.errors import ConfigError
 from inkmill.runtime.files import read_files
 from inkmill.runtime.reader import Reading

@@ -20,9 +20,9 @@ from inkmill.data.jobs.convert_sinks import Plan, label_text
 from inkmill.data.jobs.convert_staging import Staging
 from inkmill.data.jobs.convert_worker import Chunk, Done, run
 from inkmill.data.sources.base import Source
-from inkmill.data.sources.lmdb_writer import LmdbWriter
+from inkmill.data.sources.lmdb import LmdbWriter
 from inkmill.data.sources.packed import PackedStrings, repeats
-from inkmill.data.sources.shard_index import index_path
+from inkmill.data.sources.shards import index_path
 from inkmill.data.types import Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import writing

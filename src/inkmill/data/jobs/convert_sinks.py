@@ -13,7 +13,7 @@ from typing import Protocol
 from inkmill.data.formats.base import LabelFormat, unwritable
 from inkmill.data.jobs.rejects import suffix_of
 from inkmill.data.sources.base import Source
-from inkmill.data.sources.shard_index import Member, index_path, write_index
+from inkmill.data.sources.shards import Member, index_path, write_index
 from inkmill.data.types import Labels, Target, Text
 
 

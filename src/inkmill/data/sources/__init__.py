@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from inkmill.data.sources.base import Source
-from inkmill.data.sources.combine import Concat, Mix, Subset
+from inkmill.data.sources.combine import Concat, Mix, Subset, holdout
 from inkmill.data.sources.folder import FolderSource
-from inkmill.data.sources.holdout import holdout
 from inkmill.data.sources.lmdb import LmdbSource
 from inkmill.data.sources.open import open_source
 from inkmill.data.sources.shards import ShardSource

@@ -1,7 +1,12 @@
-"""Sources made of sources: a part of one, several in a row, several by weight. All of it is index arithmetic."""
+"""Sources made of sources: a part of one, several in a row, several by weight; and the split for validation.
+
+All of it is index arithmetic: no sample is copied, and none is read.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -14,6 +19,8 @@ from inkmill.data.sources.base import Source
 from inkmill.data.sources.packed import fingerprint
 from inkmill.data.types import Sample, Target
 from inkmill.errors import ConfigError, DataError
+
+_REPEAT = re.compile(r"#\d+$")  # FolderSource's mark of the second and later mentions of one image
 
 
 class Subset(Source):
@@ -92,7 +99,7 @@ class Mix(Source):
     """Several sources in a row, each as often as its weight says: with 2 every sample twice, with 0.1 a tenth of them.
 
     The share of a fractional weight is spread evenly over the source and is the same every time. Keys get the
-    source's number and name in front, so that they stay unique; a sample that comes twice has the same key twice.
+    source's number and name in front, so that they stay unique; a repeated sample has the same key each time.
 
     Args:
         sources: at least one.
@@ -119,13 +126,17 @@ class Mix(Source):
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return (number of the source, index in it) of sample `index`."""
+        # 1. Which source: each has `count` places in a row, which end where the next one begins.
         index = self._checked(index)
         number = int(np.searchsorted(self._ends, index, side="right"))
         start = int(self._ends[number - 1]) if number else 0
         length, count = len(self.sources[number]), int(self._ends[number]) - start
-        position, whole = index - start, count // length * length
+        position = index - start
+        # 2. The whole part of the weight: the source again and again from its beginning.
+        whole = count // length * length
         if position < whole:
             return number, position % length
+        # 3. The fraction: every so many samples one, evenly over the source, so that any part of it is represented.
         return number, (position - whole) * length // (count - whole)
 
     def get(self, index: int) -> Sample:
@@ -166,29 +177,28 @@ class Mix(Source):
         return self.sources[number].target(inner)
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `Source.described`; each source is asked once."""
-        rows: dict[int, list[int]] = {}
-        inner: list[int] = []
-        for row, i in enumerate(index):
-            number, place = self.locate(i)
-            rows.setdefault(number, []).append(row)
-            inner.append(place)
+        """See `Source.described`; each source is asked once, for LMDBs answer many in one transaction."""
         found: dict[int, tuple[str, Target]] = {}
-        for number, some in rows.items():
-            keys, targets = self.sources[number].described([inner[row] for row in some])
-            found |= {
-                row: (self._key(number, key), target) for row, key, target in zip(some, keys, targets, strict=True)
-            }
-        return [found[row][0] for row in range(len(inner))], [found[row][1] for row in range(len(inner))]
+        for number, (rows, inner) in self._by_source(index).items():
+            keys, targets = self.sources[number].described(inner)
+            named = ((self._key(number, key), target) for key, target in zip(keys, targets, strict=True))
+            found |= zip(rows, named, strict=True)
+        return [found[row][0] for row in range(len(index))], [found[row][1] for row in range(len(index))]
 
     def files(self, index: Sequence[int]) -> list[Path]:
         """See `Source.files`."""
-        inside: dict[int, list[int]] = {}
-        for i in index:
+        groups = self._by_source(index).items()
+        return list(dict.fromkeys(file for number, (_, inner) in groups for file in self.sources[number].files(inner)))
+
+    def _by_source(self, index: Sequence[int]) -> dict[int, tuple[list[int], list[int]]]:
+        """Return number of the source -> (positions in `index`, indices in that source)."""
+        groups: dict[int, tuple[list[int], list[int]]] = {}
+        for row, i in enumerate(index):
             number, inner = self.locate(i)
-            inside.setdefault(number, []).append(inner)
-        found = (file for number, inner in inside.items() for file in self.sources[number].files(inner))
-        return list(dict.fromkeys(found))
+            rows, inside = groups.setdefault(number, ([], []))
+            rows.append(row)
+            inside.append(inner)
+        return groups
 
     def parts(self) -> Sequence[Source]:
         """See `Source.parts`."""
@@ -215,3 +225,39 @@ class Concat(Mix):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__(sources)
+
+
+def holdout(source: Source, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split a source into a training and a validation part, by each sample's key and not by the order of files.
+
+    Each key is hashed (blake2b, keyed by the seed) and the smallest hashes are held out: the same samples for the same
+    keys, however they are ordered, and new samples move few old ones. Samples with one image stay on one side.
+
+    Args:
+        source: the whole.
+        fraction: share to hold out, between 0 and 1; at least one sample is.
+        seed: a different seed holds out different samples.
+
+    Returns:
+        Indices of the training part and of the validation part, int64, ascending, together all of them.
+
+    Raises:
+        ConfigError: a fraction outside of 0..1.
+        DataError: too few different samples for two parts.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"the share to hold out must lie between 0 and 1, and is {fraction}")
+    # 1. One number a sample, which depends on its key and the seed alone.
+    salt = seed.to_bytes(16, "little", signed=True)
+    digests = b"".join(_digest(source.key(index), salt) for index in range(len(source)))
+    hashes = np.frombuffer(digests, "<u8")
+    # 2. The smallest ones are held out. Equal ones lie on one side, so mentions of one image are never split.
+    count = max(round(fraction * len(hashes)), 1)
+    held = hashes <= np.partition(hashes, count - 1)[count - 1] if len(hashes) else np.zeros(0, bool)
+    if held.all():
+        raise DataError(f"{source.name} has {len(source)} samples, too few to hold some out: give a validation set")
+    return np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
+
+
+def _digest(key: str, salt: bytes) -> bytes:
+    return hashlib.blake2b(_REPEAT.sub("", key).encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()

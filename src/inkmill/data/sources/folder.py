@@ -1,9 +1,10 @@
-"""Loose image files with a label file, or with their labels in text files or names."""
+"""Image files on a disk: with a label file, with their labels in text files or names, or without labels."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -119,3 +120,48 @@ def _name_of(detected: Detected) -> str:
     """The folder's name; with the label file's where that says more than the usual `labels.tsv`."""
     labels = Path(detected.labels).resolve()
     return labels.name if labels.is_dir() else f"{labels.parent.name}/{labels.name}"
+
+
+class FileSource(Source):
+    """Image files in the order given; every target is an empty Text.
+
+    Args:
+        paths: the files; each is its own key.
+    """
+
+    small_files = True
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__("images")
+        self._paths = PackedStrings(str(path) for path in paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def image(self, index: int) -> bytes:
+        """See `Source.image`."""
+        path = Path(self.key(index))
+        try:
+            check_image_bytes(path.stat().st_size, str(path))
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        return self._paths[self._checked(index)]
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `Source.files`."""
+        return [Path(self.key(i)) for i in index]
+
+    def target(self, index: int) -> Text:
+        """See `Source.target`."""
+        return Text("")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source.fingerprint`."""
+        digest = hashlib.blake2b(digest_size=16)
+        self._paths.hash_into(digest)
+        return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""OCR LMDBs: CLOVA's and TAO's, counted from 1, and VietOCR's, counted from 0.
+"""OCR LMDBs, read and written: CLOVA's and TAO's, counted from 1, and VietOCR's, counted from 0.
 
 Keys: `num-samples` (decimal), `image-%09d` (the encoded file), `label-%09d` (UTF-8). A re-converted LMDB may hold
 keys of an older, larger set, so `num-samples` says what counts. VietOCR writes one less than there is (its
@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -22,10 +23,14 @@ from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
 from inkmill.data.sources.packed import fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
-from inkmill.errors import DataError, MissingExtraError
+from inkmill.errors import DataError, MissingExtraError, OutputError
+from inkmill.files import make_folder
 
 _MAX_SAMPLES = 999_999_999
 """The keys have nine digits."""
+
+_FIRST_MAP_BYTES = 64 << 20
+_TRANSACTION_BYTES = 32 << 20
 
 
 class LmdbSource(Source):
@@ -70,7 +75,7 @@ class LmdbSource(Source):
                 try:
                     image, label = value(name), value(b"label-%09d" % number)
                 except environment.error:
-                    return self.get(index)  # which says what is wrong
+                    return self.get(index)  # its error names the key and the reason
                 if image is None or label is None or len(image) > MAX_IMAGE_BYTES:
                     return self.get(index)
                 key = name.decode("ascii")
@@ -102,7 +107,7 @@ class LmdbSource(Source):
         keys = ["image-" + number for number in numbers]
         labels = self._environment().get(*["label-" + number for number in numbers])
         if None in labels:
-            self.target(index[labels.index(None)])  # which says what is wrong
+            self.target(index[labels.index(None)])  # its error names the missing key
         return keys, [self._target(label, key) for label, key in zip(cast(list[bytes], labels), keys, strict=True)]
 
     def files(self, index: Sequence[int]) -> list[Path]:
@@ -164,7 +169,7 @@ class _Environment:
         except lmdb.Error as error:
             raise DataError(f"{path} cannot be read as an LMDB ({error})") from error
         self._path, self.error = path, lmdb.Error
-        # A page that is not there ends the process, without a word.
+        # Reading a page beyond the end of the file would kill the process without a message.
         if pages * size > (path / "data.mdb").stat().st_size:
             raise DataError(f"{path / 'data.mdb'} is cut short: copy it again")
 
@@ -187,7 +192,7 @@ class _Environment:
             yield transaction.get
 
     def _damaged(self, error: Exception) -> DataError:
-        return DataError(f"{self._path} is damaged ({error}): copy it again, or convert it anew")
+        return DataError(f"{self._path} is damaged ({error}): copy it again, or convert it again")
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) != [None]
@@ -198,7 +203,7 @@ class _Environment:
         return count
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if hasattr(self, "_env"):
             self._env.close()
 
@@ -206,15 +211,15 @@ class _Environment:
 
 
 # One environment for each file and process: LMDB refuses to open a file twice. The file's identity is part of the key,
-# so an LMDB that was replaced under the same name is opened anew.
+# so an LMDB that was replaced under the same name is opened again.
 _ENVIRONMENTS: weakref.WeakValueDictionary[tuple[int, int, int], _Environment] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
 
 
 def _leave_parents() -> None:
-    """In a forked child: close what the parent had open, which lmdb would else take for this process's own."""
+    """In a forked child: close what the parent had open, which lmdb would otherwise reuse."""
     global _LOCK
-    _LOCK = threading.Lock()  # a thread that is not in this process may have held it
+    _LOCK = threading.Lock()  # a thread of the parent may have held the old one
     for environment in list(_ENVIRONMENTS.values()):
         environment.close()
 
@@ -238,6 +243,7 @@ def _open(folder: Path) -> _Environment:
 
 def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[str, ...]]:
     """Return (first number, number of samples, notes)."""
+    # 1. Where counting begins, and whether num-samples is one too low, as VietOCR writes it.
     count, entries = _count(environment, folder), environment.entries()
     if count > entries:
         raise DataError(f"{folder}: num-samples is {count:,}, and there are {entries:,} keys: convert the set again")
@@ -249,10 +255,11 @@ def _layout(environment: _Environment, folder: Path) -> tuple[int, int, tuple[st
         notes.append(f"num-samples says {count - 1}, as VietOCR counts, and there are {count}")
     if count == 0:
         raise DataError(f"{folder} is an LMDB without a sample (num-samples is 0)")
+    # 2. The last sample has to exist; the ones before it are checked when they are read.
     last = f"image-{count - 1 + base:09d}"
     if last not in environment:
         raise DataError(f"{folder}: num-samples is {count}, and the key {last} is missing: convert the set again")
-    # Kinds of key that every sample has; what is left over belongs to no sample that counts.
+    # 3. Old keys: every sample has the same kinds of key, so any surplus belongs to samples beyond num-samples.
     kinds = sum(f"{kind}-{base:09d}" in environment for kind in ("image", "label", "path", "dim", "wh"))
     surplus = entries - 1 - kinds * count
     if surplus > 0:
@@ -268,3 +275,76 @@ def _count(environment: _Environment, folder: Path) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _MAX_SAMPLES:
         raise DataError(f"{folder}: num-samples is {text!r}, and a number up to {_MAX_SAMPLES:,} was expected")
     return int(text)
+
+
+class LmdbWriter:
+    """A new LMDB in `folder`; use it in a `with` block and call `finish` at its end.
+
+    The map grows by doubling: a fixed terabyte is what Windows and some containers refuse.
+
+    Raises:
+        OutputError: the place cannot be written.
+        MissingExtraError: the package lmdb is absent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import lmdb
+        except ImportError as error:
+            raise MissingExtraError("lmdb", "train", "writing an LMDB") from error
+        self._lmdb = lmdb
+        self._folder = make_folder(folder)
+        self.count = 0
+        self._pending: list[tuple[bytes, bytes]] = []
+        self._pending_bytes = 0
+        try:
+            # Not synced before `finish`: until then the folder is temporary, and a crash discards it.
+            self._env = lmdb.open(str(folder), map_size=_FIRST_MAP_BYTES, sync=False, metasync=False)
+        except lmdb.Error as error:
+            raise self._error(error) from error
+
+    def add(self, image: bytes, label: str) -> None:
+        """Append one sample."""
+        self.count += 1
+        self._pending.append((f"image-{self.count:09d}".encode(), image))
+        self._pending.append((f"label-{self.count:09d}".encode(), label.encode("utf-8")))
+        self._pending_bytes += len(image) + len(label)
+        if self._pending_bytes >= _TRANSACTION_BYTES or len(self._pending) >= 2048:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write the rest and the count, and sync everything to the disk."""
+        self._pending.append((b"num-samples", str(self.count).encode()))
+        self._flush()
+        try:
+            self._env.sync(True)
+        except self._lmdb.Error as error:
+            raise self._error(error) from error
+
+    def __enter__(self) -> LmdbWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._env.close()
+
+    def _flush(self) -> None:
+        while True:
+            try:
+                self._put(self._pending)
+                break
+            except self._lmdb.MapFullError:  # the transaction was rolled back, so all of it is put again
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except self._lmdb.Error as error:
+                raise self._error(error) from error
+        self._pending = []
+        self._pending_bytes = 0
+
+    def _put(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        with self._env.begin(write=True) as transaction:
+            for key, value in pairs:
+                transaction.put(key, value)
+
+    def _error(self, error: Exception) -> OutputError:
+        return OutputError(f"cannot write the LMDB {self._folder}: {error}; is the disk full or write-protected?")

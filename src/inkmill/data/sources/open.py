@@ -1,37 +1,41 @@
-"""From what a spec says to a source: the path is recognised, and what was seen is kept as the source's first note."""
+"""From what a user names to a source: a data set by its path and format, or image files for reading.
+
+The format is detected where the spec does not give it, and the reason is the source's first note.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
+from inkmill.data.formats.base import IMAGE_SUFFIXES
 from inkmill.data.formats.detect import Detected, detect_format, lmdb_folders, with_format
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Concat
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
-from inkmill.data.sources.shard_pattern import expand
-from inkmill.data.sources.shards import ShardSource
+from inkmill.data.sources.shards import ShardSource, expand_shards
 from inkmill.errors import ConfigError, DataError
 
 _STORES = ("lmdb", "shards")
 
 
 def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source:
-    """Open one data set; its weight is left to whoever mixes it with others.
+    """Open one data set; its weight is up to the caller, who mixes it with others.
 
     Args:
-        spec: path, label file and format; format `auto` recognises, `lmdb` and `shards` are formats too.
+        spec: path, label file and format; the format `auto` detects it, `lmdb` and `shards` are formats too.
         label_pattern: regular expression for labels in file names (dataset.label_pattern).
 
     Raises:
-        DataError: nothing is there, or nothing that is known; LabelFileError for a line of a label file.
+        DataError: the path does not exist, or holds nothing known; LabelFileError for a line of a label file.
         ConfigError: no such format.
         MissingExtraError: an LMDB without the package lmdb.
     """
     if any(char in spec.path for char in "{*"):
         _only_without_labels(spec)
-        return ShardSource(expand(spec.path), spec.path)
+        return ShardSource(expand_shards(spec.path), spec.path)
     path = Path(spec.path).expanduser()
     if not path.exists():
         raise DataError(f"the data set {spec.path} is not there (looked for {path.absolute()})")
@@ -82,3 +86,49 @@ def _shards(detected: Detected) -> Source:
 def _only_without_labels(spec: SourceSpec) -> None:
     if spec.gt_file or spec.format not in ("auto", "shards"):
         raise ConfigError(f"{spec.path} is a pattern of tar shards, which take neither a gt_file nor a label format")
+
+
+def find_images(asked: Sequence[str]) -> list[Path]:
+    """Return the image files meant by files, folders, globs and @lists, in order, each once.
+
+    Raises:
+        DataError: something names no image.
+    """
+    found: dict[Path, None] = {}
+    for name in asked:
+        for one in _lines(Path(name[1:])) if name.startswith("@") else [name]:
+            found.update(dict.fromkeys(_images_of(one)))
+    return list(found)
+
+
+def _images_of(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    elif path.is_file():
+        files = [path]
+    else:
+        files = _matches(path)
+    if not files:
+        raise DataError(f"{name}: no image there; expected a file, a folder of images, a glob, or @list.txt")
+    return files
+
+
+def _matches(pattern: Path) -> list[Path]:
+    try:
+        found = list(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
+    except ValueError:  # not a pattern that pathlib knows
+        return []
+    return sorted(match for match in found if match.is_file())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise DataError(f"{path}: the list cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the list is not UTF-8: save it as UTF-8, one image a line") from error
+    if not lines:
+        raise DataError(f"{path}: the list is empty; expected one image a line")
+    return lines

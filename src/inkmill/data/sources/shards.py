@@ -1,16 +1,26 @@
-"""WebDataset tar shards as an array: each sample is read where it lies; nothing is unpacked or read in order."""
+"""WebDataset tar shards as an array: each sample is read where it lies; nothing is unpacked or read in order.
+
+What makes a shard an array is its index: the text file that DALI's `wds2idx` writes and `fn.readers.webdataset` reads,
+version 1.2: a line `v1.2 N`, then a line a sample of `extension offset size name` for each of its members. A shard
+without an index is scanned once. A WebDataset sample is a run of members with the same name up to the first dot of its
+last part.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import tarfile
 import threading
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +28,18 @@ from numpy.typing import NDArray
 from inkmill.data.formats.base import IMAGE_SUFFIXES
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
 from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint
-from inkmill.data.sources.shard_index import Member, read_members, split_name
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
-from inkmill.files import explain
+from inkmill.files import explain, writing
 
 _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES)
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
 _MAX_LABEL_BYTES = 1 << 20
-_OPEN_SHARDS = 32
-_BETWEEN = 4096  # bytes: image and label no further apart, as side by side they are, are read at once
+_MAX_SHARDS = 1_000_000
+_OPEN_SHARDS = 32  # far below any limit of open files, and enough for the locality of a shuffled epoch
+_MAX_GAP = 4096  # bytes between image and label up to which both are read at once: they mostly lie side by side
+_INDEX_VERSION = "v1.2"
+_TAR_BLOCK = 512
 
 
 class ShardSource(Source):
@@ -64,7 +76,7 @@ class ShardSource(Source):
         index = self._checked(index)
         shard, offset, size, label_offset, label_size, kind = self._table[index].tolist()
         first, end = min(offset, label_offset), max(offset + size, label_offset + label_size)
-        if size > MAX_IMAGE_BYTES or label_size > _MAX_LABEL_BYTES or end - first > size + label_size + _BETWEEN:
+        if size > MAX_IMAGE_BYTES or label_size > _MAX_LABEL_BYTES or end - first > size + label_size + _MAX_GAP:
             return super().get(index)
         data = self._read(shard, first, end - first, index)
         label = data[label_offset - first : label_offset - first + label_size]
@@ -87,7 +99,7 @@ class ShardSource(Source):
         index = self._checked(index)
         shard, _, _, offset, size, kind = self._table[index].tolist()
         if size > _MAX_LABEL_BYTES:
-            raise DataError(f"{self.key(index)}: a label of {size:,} bytes is no label")
+            raise DataError(f"{self.key(index)}: a label of {size:,} bytes is too large")
         return _target(_LABEL_EXTENSIONS[kind], self._read(shard, offset, size, index), self.key(index))
 
     def files(self, index: Sequence[int]) -> list[Path]:
@@ -115,7 +127,7 @@ class ShardSource(Source):
         return data
 
     def _opened(self, shard: int) -> _OpenShard:
-        """Return an open shard; when there are many, the longest unused one is let go."""
+        """Return an open shard; beyond `_OPEN_SHARDS` the least recently used one is dropped."""
         with self._lock:
             if shard not in self._open:
                 if len(self._open) >= _OPEN_SHARDS:
@@ -145,6 +157,7 @@ class _OpenShard:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
 
     def read(self, offset: int, size: int) -> bytes:
+        # pread has no shared file position, so threads and forks need no lock. Windows has none.
         if hasattr(os, "pread"):
             return os.pread(self._descriptor, size, offset)
         with self._lock:
@@ -152,12 +165,18 @@ class _OpenShard:
             return os.read(self._descriptor, size)
 
     def __del__(self) -> None:
+        # Not closed when it leaves the cache: another thread may be reading from it.
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
 
 def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, Counter[str]]:
-    """Return keys; int64 (N, 6): shard, image offset, size, label offset, size, kind; shards scanned; losses."""
+    """Read the index of every shard, or scan it.
+
+    Returns:
+        The keys; int64 (N, 6): shard, image offset, image size, label offset, label size, kind of label; the number of
+        shards that had to be scanned; how many samples were left out, by reason.
+    """
     keys, table = PackedBuilder(), array("q")
     scanned, left_out = 0, Counter[str]()
     names = _names(shards)
@@ -175,7 +194,7 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
 
 
 def _names(shards: list[Path]) -> list[str]:
-    """Return what keys of each shard begin with: its name, with that of its folder where two have the same."""
+    """Return the prefix of each shard's keys: its name, with that of its folder where two have the same."""
     stems = [shard.stem for shard in shards]
     if len(set(stems)) == len(stems):
         return stems
@@ -184,7 +203,7 @@ def _names(shards: list[Path]) -> list[str]:
 
 
 def _parts(members: tuple[Member, ...]) -> tuple[int, int, int, int, int] | str:
-    """Return offset and size of the image, offset, size and kind of the label; or what is wrong with the sample."""
+    """Return (image offset, size, label offset, size, kind) of a sample, or the reason why it is left out."""
     images = [member for member in members if member.extension.rpartition(".")[2] in _IMAGE_EXTENSIONS]
     if len(images) != 1:
         return "without an image" if not images else "with several images"
@@ -219,3 +238,149 @@ def _target(kind: str, data: bytes, key: str) -> Target:
     if isinstance(words, str):
         return Text(words)
     raise DataError(f'{key}: expected {{"text": ...}} or {{"labels": [...]}} in its json')
+
+
+class Member(NamedTuple):
+    """One file in a tar: its extension in lower case without the dot, where its bytes begin, how many, its name."""
+
+    extension: str
+    offset: int
+    size: int
+    name: str
+
+
+def index_path(shard: Path) -> Path:
+    """Return where the index of a shard lies: the same name with .idx."""
+    return shard.with_suffix(".idx")
+
+
+def write_index(path: Path, samples: Iterable[tuple[Member, ...]], count: int) -> None:
+    """Write the index of `count` samples; names must not contain spaces. Raises OutputError."""
+    with writing(path), path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"{_INDEX_VERSION} {count}\n")
+        for sample in samples:
+            file.write(" ".join(f"{m.extension} {m.offset} {m.size} {m.name}" for m in sample) + "\n")
+
+
+def read_members(shard: Path) -> tuple[list[tuple[Member, ...]], bool]:
+    """Return the samples of a shard, and whether they came from its index file (else the tar was scanned).
+
+    An index that does not fit the tar (another size, other names at its first and last member) is not used.
+
+    Raises:
+        DataError: no such file, not a tar, or a compressed one, in which nothing can be found without unpacking.
+    """
+    try:
+        length = shard.stat().st_size
+        indexed = _from_index(index_path(shard), length)
+        if indexed and _names_fit(shard, (indexed[0][0], indexed[-1][-1])):
+            return indexed, True
+        return list(_scan(shard, length)), False
+    except OSError as error:
+        raise DataError(f"the shard {shard} cannot be read: {explain(error)}") from error
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a member's name as WebDataset does: key up to the first dot of the last part, extension in lower case."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, extension = last.partition(".")
+    return f"{folder}{slash}{stem}", extension.lower()
+
+
+def _from_index(path: Path, length: int) -> list[tuple[Member, ...]]:
+    """Return the samples of an index file; empty if there is none or it cannot be trusted."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            version, count = file.readline().split()
+            samples, expected = [_index_line(line) for line in file], int(count)
+    except (OSError, ValueError):  # ValueError: not UTF-8, not numbers, a name with a blank in it
+        return []
+    inside = all(0 <= m.offset <= m.offset + m.size <= length for sample in samples for m in sample)
+    return samples if version == _INDEX_VERSION and expected == len(samples) and inside else []
+
+
+def _index_line(line: str) -> tuple[Member, ...]:
+    words = line.split()
+    if not words or len(words) % 4:
+        raise ValueError("not groups of four")
+    groups = (words[at : at + 4] for at in range(0, len(words), 4))
+    return tuple(Member(extension.lower(), int(offset), int(size), name) for extension, offset, size, name in groups)
+
+
+def _names_fit(shard: Path, members: tuple[Member, Member]) -> bool:
+    """Compare the name in a member's tar header (the block before its bytes, 100 bytes of it) with the index's."""
+    with shard.open("rb") as file:
+        for member in members:
+            file.seek(max(member.offset - _TAR_BLOCK, 0))
+            name = file.read(100).rstrip(b"\0")
+            if not name or not member.name.encode("utf-8").endswith(name.removeprefix(b"./")):
+                return False
+    return True
+
+
+def _scan(shard: Path, length: int) -> Iterator[tuple[Member, ...]]:
+    for _, members in groupby(_tar_members(shard, length), key=lambda member: split_name(member.name)[0]):
+        yield tuple(members)
+
+
+def _tar_members(shard: Path, length: int) -> Iterator[Member]:
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for info in tar:
+                tar.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
+                if info.size < 0:  # the next header would lie before this one, for ever
+                    raise DataError(f"the shard {shard} is damaged: {info.name} has {info.size} bytes")
+                last = info.name.rpartition("/")[2]
+                if not info.isreg() or last.startswith(".") or (last.startswith("__") and last.endswith("__")):
+                    continue
+                if info.offset_data + info.size > length:
+                    raise DataError(f"the shard {shard} is cut short: {info.name} ends after the file does")
+                yield Member(split_name(info.name)[1], info.offset_data, info.size, info.name)
+    except (tarfile.TarError, ValueError) as error:  # ValueError: a header about headers, of negative size
+        raise DataError(f"{shard} is not an uncompressed tar file ({error}): unpack it, or convert it again") from error
+
+
+def expand_shards(pattern: str) -> list[Path]:
+    """Return the files that a shard pattern names, in order, expanded as a shell does.
+
+    `train-{000000..000146}.tar`, `{train,extra}.tar`, `*.tar`.
+
+    Raises:
+        DataError: a path that does not exist, or a pattern that matches nothing or too much.
+    """
+    names = list(_braces(pattern))
+    try:
+        paths = [path for name in names for path in (_glob(name) if "*" in name else [Path(name)])]
+    except ValueError as error:  # a** and its like
+        raise DataError(f"the shard pattern {pattern} cannot be searched for: {error}") from None
+    missing = [path for path in paths if not path.is_file()]
+    if not paths or missing:
+        what = (
+            f"{len(missing)} of {len(paths)} shards are missing, first {missing[0]}" if missing else "no file fits it"
+        )
+        raise DataError(f"the shard pattern {pattern}: {what}")
+    return paths
+
+
+def _braces(pattern: str) -> Iterator[str]:
+    parts = re.split(r"\{([^{}]*)\}", pattern)
+    choices = [[part] if at % 2 == 0 else _choices(part, pattern) for at, part in enumerate(parts)]
+    total = math.prod(len(choice) for choice in choices)
+    if total > _MAX_SHARDS:
+        raise DataError(f"the shard pattern {pattern} means {total:,} files; at most {_MAX_SHARDS:,} are taken")
+    return map("".join, product(*choices))
+
+
+def _choices(part: str, pattern: str) -> list[str]:
+    numbers = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", part)
+    if not numbers:
+        return part.split(",")
+    first, last = numbers.groups()
+    if int(last) < int(first) or int(last) - int(first) >= _MAX_SHARDS:
+        raise DataError(f"the shard pattern {pattern}: expected {{first..last}}, and found {{{part}}}")
+    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+
+
+def _glob(name: str) -> list[Path]:
+    path = Path(name)
+    return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor) if path.anchor else name)))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.sources import Concat, Source, Subset, holdout, open_source
-from inkmill.data.sources.files import FileSource
-from inkmill.data.sources.find import find_images
+from inkmill.data.sources.folder import FileSource
+from inkmill.data.sources.open import find_images
 from inkmill.errors import ConfigError, DataError
 from inkmill.runtime.evaluate import open_tests
 from inkmill.runtime.reader import BaseReader

@@ -17,8 +17,8 @@ from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Concat, Source, Subset, holdout, open_source
-from inkmill.data.sources.files import FileSource
-from inkmill.data.sources.find import find_images
+from inkmill.data.sources.folder import FileSource
+from inkmill.data.sources.open import find_images
 from inkmill.deploy.export.pictures import Pictures
 from inkmill.deploy.quantize.graph import Ranges, find_layers, measure_ranges
 from inkmill.deploy.quantize.pictures import MOST_BYTES

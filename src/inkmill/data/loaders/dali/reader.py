@@ -26,8 +26,7 @@ from inkmill.data.loaders.dali.graph import build_reader, reason_of
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Subset
-from inkmill.data.sources.shard_index import Member, write_index
-from inkmill.data.sources.shards import ShardSource
+from inkmill.data.sources.shards import Member, ShardSource, write_index
 from inkmill.errors import ConfigError, DataError
 
 Index = NDArray[np.int64]
