@@ -1,9 +1,9 @@
-"""Where the time of the DALI loader goes: its feed alone, its graph alone, and both together.
+"""Where the time of the DALI loader goes: staging alone, its graph alone, and both together.
 
-    python benchmarks/dali.py [--batch 2048] [--threads N] [--seconds 0.5] [--only feed,graph,loader] [--json FILE]
+    python benchmarks/dali.py [--batch 2048] [--threads N] [--seconds 0.5] [--only staging,graph,loader] [--json FILE]
 
-    feed     batches made ahead and taken as DALI takes them, but thrown away; beside images a second it says how long
-             the trainer's thread worked for an image, which is time that the training loop does not have
+    staging  batches staged ahead and taken as DALI takes them, but thrown away; beside images a second it says how
+             long the trainer's thread worked for an image, which is time that the training loop does not have
     graph    one batch over and over: what DALI's own work costs, stage by stage and operator by operator
     loader   the loader as training uses it; "ops": DALI's operators augment, "torch": the torch engine does
 
@@ -27,8 +27,7 @@ from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
-import numpy as np
-
+from inkmill import shared_memory as shared
 from inkmill.bench.crops import render_crop
 from inkmill.bench.ours import augmented
 from inkmill.bench.strong import strong_ops
@@ -36,19 +35,18 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import Blur, Cutout, Jpeg, Noise
 from inkmill.data.loaders import LoadPlan
-from inkmill.data.loaders.dali import graph as dali_graph
-from inkmill.data.loaders.dali.augment import DaliEngine
-from inkmill.data.loaders.dali.feed import DaliFeed
-from inkmill.data.loaders.dali.graph import Placement, build_pipeline
+from inkmill.data.loaders.dali import require_dali
+from inkmill.data.loaders.dali.graph import PREFETCH, DaliEngine, Placement, build_pipeline
 from inkmill.data.loaders.dali.loader import DaliLoader
-from inkmill.data.loaders.dali.package import require_dali
+from inkmill.data.loaders.dali.prefetch import PrefetchQueue, Producers
+from inkmill.data.loaders.dali.staging import BatchStager
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Source
 from inkmill.data.types import Batch, Text
 
-FIT = Resize(32, 128, 3)
+RESIZE = Resize(32, 128, 3)
 PLACES: dict[str, tuple[Any, Any]] = {"cpu": ("cpu", "cpu"), "mixed": ("cpu", "gpu"), "gpu": ("mixed", "gpu")}
-"""As in `inkmill bench loaders`: where DALI decodes, and where it fits and augments."""
+"""As in `inkmill bench loaders`: where DALI decodes, and where it resizes and augments."""
 LONE_OPS = {"blur": Blur, "noise": Noise, "jpeg": Jpeg, "cutout": Cutout}
 
 
@@ -90,7 +88,7 @@ class Bench:
     def plan(self, engine: Any, ops: list[Any] | None = None) -> LoadPlan:
         """Return the plan of a row; no `ops` are the strong ones."""
         changes = Augmentation(strong_ops() if ops is None else ops) if ops != [] else None
-        return LoadPlan(self.source, FIT, changes, self.batch, seed=1, engine=engine)
+        return LoadPlan(self.source, RESIZE, changes, self.batch, seed=1, engine=engine)
 
     def rate(self, step: Callable[[], Any], warm: int = 4) -> float:
         """Return images a second of `step`, which takes a batch."""
@@ -111,38 +109,40 @@ class Bench:
 
             torch.cuda.synchronize()
 
-    def feed_rows(self) -> Iterator[dict[str, Any]]:
-        """The feed without DALI."""
-        for engine, feeders in [("none", 0), ("none", 1), ("none", 3), ("cv", 3)]:
-            with DaliLoader(self.plan(engine), threads=1, feeders=feeders) as loader:
-                loader._ahead.seek(0, 0)
-                for _ in range(12):  # every slot is written once: its pages are mapped then
-                    _drop_one(loader)
-                start, busy, images = perf_counter(), thread_time(), 0
-                while perf_counter() - start < self.seconds:
-                    _drop_one(loader)
-                    images += self.batch
-                took, busy = perf_counter() - start, thread_time() - busy
-                what = "with the columns of DALI's operators" if engine == "cv" else "with the table for torch"
-                yield {
-                    "half": "feed",
-                    "what": f"{feeders or 'no'} processes, {what}",
-                    "images_per_s": round(images / took),
-                    "consumer_us": round(busy / images * 1e6, 2),
-                }
+    def staging_rows(self) -> Iterator[dict[str, Any]]:
+        """Staging without DALI."""
+        for engine, processes in [("none", 0), ("none", 1), ("none", 3), ("cv", 3)]:
+            stager = _stager(self.plan(engine))
+            producers = Producers(stager, processes, 2, [])
+            queue = PrefetchQueue(producers, stager, len(stager.plan.order()))
+            for _ in range(12):  # every slot is written once: its pages are mapped then
+                _drop_one(queue)
+            start, busy, images = perf_counter(), thread_time(), 0
+            while perf_counter() - start < self.seconds:
+                _drop_one(queue)
+                images += self.batch
+            took, busy = perf_counter() - start, thread_time() - busy
+            queue.close()
+            what = "for DALI's operators" if engine == "cv" else "for the torch engine"
+            yield {
+                "half": "staging",
+                "what": f"{processes or 'no'} processes, {what}",
+                "images_per_s": round(images / took),
+                "consumer_us": round(busy / images * 1e6, 2),
+            }
 
     def graph_rows(self) -> Iterator[dict[str, Any]]:
         """DALI with one batch over and over."""
         for name in self.places():
             for what, decoding in _decoders(name).items():
                 yield self._graph_row(name, what, partial(self.decoding, decoding))
-            yield self._graph_row(name, "decode, fit", partial(self.graph, name, []))
+            yield self._graph_row(name, "decode, resize", partial(self.graph, name, []))
             if name == "mixed":
-                yield self._graph_row(name, "decode, fit on the CPU", partial(self.graph, "fit on the CPU", []))
+                yield self._graph_row(name, "decode, resize on the CPU", partial(self.graph, "resize on the CPU", []))
             if name == "mixed" or not self.gpu:
                 for what, ops in _ablations().items():
-                    yield self._graph_row(name, f"decode, fit, {what}", partial(self.graph, name, ops))
-            yield self._graph_row(name, "decode, fit, strong", partial(self.graph, name, strong_ops()))
+                    yield self._graph_row(name, f"decode, resize, {what}", partial(self.graph, name, ops))
+            yield self._graph_row(name, "decode, resize, strong", partial(self.graph, name, strong_ops()))
 
     def _graph_row(self, name: str, what: str, build: Callable[[], Any]) -> dict[str, Any]:
         try:
@@ -160,13 +160,13 @@ class Bench:
         """Build the loader's own graph, fed with one batch."""
         decode, augment = PLACES.get(name, ("cpu", "cpu"))
         plan = self.plan("cv", ops)
-        fed = _one_batch(plan)
-        inputs = tuple(fed.values())
+        staged = _one_batch(plan)
+        inputs = tuple(staged.values())
         device = 0 if self.gpu and name != "cpu" else None
         layout = None if plan.numbers is None else plan.numbers.layout
-        engine = None if layout is None else DaliEngine(layout, 3, FIT.height * FIT.width * 3, augment)
+        engine = None if layout is None else DaliEngine(layout, 3, RESIZE.height * RESIZE.width * 3, augment)
         placement = Placement(decode, augment, device, self.threads)
-        return build_pipeline(lambda: inputs, list(fed), self.batch, FIT, engine, placement)
+        return build_pipeline(lambda: inputs, list(staged), self.batch, RESIZE, engine, placement)
 
     def decoding(self, options: dict[str, Any] | None) -> Any:
         """Build a graph that only decodes; None: that only takes the encoded images."""
@@ -179,13 +179,13 @@ class Bench:
             return encoded if options is None else fn.decoders.image(encoded, **options)
 
         device = 0 if options is not None and options.get("device") == "mixed" else None
-        settings = {"num_threads": self.threads, "device_id": device, "prefetch_queue_depth": dali_graph.PREFETCH}
+        settings = {"num_threads": self.threads, "device_id": device, "prefetch_queue_depth": PREFETCH}
         return pipeline_def(graph, batch_size=self.batch, exec_dynamic=True, **settings)()
 
     def loader_rows(self) -> Iterator[dict[str, Any]]:
         """The whole loader."""
         choices = [(name, way) for name in self.places() for way in ("none", "ops", "torch")]
-        for name, way in [*choices, *([("fit on the CPU", "torch")] if self.gpu else [])]:
+        for name, way in [*choices, *([("resize on the CPU", "torch")] if self.gpu else [])]:
             decode, augment = PLACES.get(name, ("cpu", "cpu"))
             if way == "torch" and not self.gpu:
                 continue
@@ -202,16 +202,20 @@ def _augmented_next(batches: Iterator[Batch]) -> Any:
     return augmented(next(batches))
 
 
-def _drop_one(loader: DaliLoader) -> None:
-    loader._ahead()
-    loader._ahead.flight.clear()
+def _drop_one(queue: PrefetchQueue) -> None:
+    queue()
+    queue.in_flight.clear()
 
 
 def _one_batch(plan: LoadPlan) -> dict[str, Any]:
-    fed = DaliFeed(plan, None, np.zeros(len(plan.source), np.uint8), resized=False).make(0, 0, False)
-    if fed.error is not None:
-        raise fed.error
-    return fed.columns
+    staged = _stager(plan).stage(0, 0, fallback=False)
+    if staged.error is not None:
+        raise staged.error
+    return staged.inputs
+
+
+def _stager(plan: LoadPlan) -> BatchStager:
+    return BatchStager(plan, None, shared.allocate(len(plan.source)))
 
 
 def _decoders(name: str) -> dict[str, dict[str, Any] | None]:
@@ -219,11 +223,11 @@ def _decoders(name: str) -> dict[str, dict[str, Any] | None]:
         return {"inputs only": None, "decode": {"device": "cpu"}}
     if name == "mixed":
         return {}
-    ours = {"device": "mixed", "jpeg_fancy_upsampling": True, "hw_decoder_load": 0.0}
+    same_pixels = {"device": "mixed", "jpeg_fancy_upsampling": True, "hw_decoder_load": 0.0}
     return {
-        "decode": ours,
-        "decode, half of it by the hardware decoder": ours | {"hw_decoder_load": 0.5},
-        "decode, plain upsampling": ours | {"jpeg_fancy_upsampling": False},
+        "decode": same_pixels,
+        "decode, half of it by the hardware decoder": same_pixels | {"hw_decoder_load": 0.5},
+        "decode, plain upsampling": same_pixels | {"jpeg_fancy_upsampling": False},
     }
 
 
@@ -245,14 +249,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each row")
-    parser.add_argument("--prefetch", type=int, default=dali_graph.PREFETCH, help="batches that DALI works ahead")
-    parser.add_argument("--only", default="feed,graph,loader")
+    parser.add_argument("--only", default="staging,graph,loader")
     parser.add_argument("--data", help="any source instead of rendered crops")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     require_dali("this benchmark")
     warnings.simplefilter("ignore")
-    dali_graph.PREFETCH = options.prefetch
     bench = Bench(_source(options), options.batch, options.threads, options.seconds, _has_gpu())
     machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "gpu": bench.gpu, "batch": options.batch}
     print(f"{machine}, {options.threads} threads", flush=True)

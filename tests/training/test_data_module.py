@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.loaders.dali import has_dali
 from inkmill.data.pipeline.resize import Resize
 from inkmill.errors import DataError
 from inkmill.training.data_module import TextDataModule

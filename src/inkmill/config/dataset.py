@@ -121,7 +121,7 @@ class DatasetSpec(Section):
     loader=dali, dali applies them by DALI's own operators, on the GPU where there is one."""
     decode_on: Literal["cpu", "mixed"] = "cpu"
     """loader=dali: decode on the CPU, or JPEGs on the GPU (mixed)."""
-    dali_reader: Literal["ours", "dali"] = "ours"
+    dali_reader: Literal["inkmill", "dali"] = "inkmill"
     """loader=dali: who reads training shards; DALI's own reader shuffles only locally, see docs/dali.md."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)
     """Random changes to training images."""

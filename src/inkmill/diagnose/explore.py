@@ -14,7 +14,7 @@ import torch
 
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan
-from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.loaders.dali import has_dali
 from inkmill.diagnose.facts import Facts, Settings
 from inkmill.diagnose.look_around import measure_dali
 from inkmill.diagnose.plan import WORTH, make_plan

@@ -15,7 +15,7 @@ from inkmill import shared_memory as shared
 from inkmill.config.dataset import DatasetSpec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.loaders.dali import has_dali
 from inkmill.data.pipeline.cache import CacheConfig, default_cache_dir
 from inkmill.diagnose.cold import drop
 from inkmill.diagnose.facts import Stages, Tier

@@ -97,7 +97,7 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
         gpu = device.index or 0 if device.type == "cuda" else None
         on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
         augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
-        reader = dataset.dali_reader if plan.shuffle else "ours"  # validation sets are of any kind
+        reader = dataset.dali_reader if plan.shuffle else "inkmill"  # validation sets are of any kind
         return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
     if dataset.cache == "gpu":
         if device.type != "cuda":

@@ -23,7 +23,7 @@ import torch
 from inkmill.config.dataset import AugmentationSpec, SourceSpec
 from inkmill.data.augment import open_augmentation
 from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
-from inkmill.data.loaders.dali.package import dali_extra, has_dali
+from inkmill.data.loaders.dali import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from captcha_source import SlowPipeline, SlowSource
 
+from inkmill import shared_memory as shared
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.stages import STAGES, StageClock, add
@@ -107,14 +108,14 @@ def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> 
 def test_feeders_of_dali_say_what_they_took(
     captchas: Path, captcha_plan: Callable[..., LoadPlan], careful: bool, undisturbed: Undisturbed
 ) -> None:
-    from inkmill.data.loaders.dali.feed import DaliFeed
+    from inkmill.data.loaders.dali.staging import BatchStager
 
     plan = LoadPlan(slow_source(captchas, 16), captcha_plan().resize, batch_size=16)
-    feed = DaliFeed(plan, None, np.zeros(16, np.uint8), resized=False)
+    stager = BatchStager(plan, None, shared.allocate(16))
 
     def reading() -> bool:
-        fed = feed.make(0, 0, careful)
-        assert fed.made is not None
-        return dominates(fed.made.stages, "read")
+        staged = stager.stage(0, 0, careful)
+        assert staged.collated is not None
+        return dominates(staged.collated.stages, "read")
 
     assert undisturbed(reading)

@@ -16,7 +16,7 @@ from inkmill.config.dataset import AugmentationSpec, SourceSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.jobs.convert import convert
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.loaders.dali.package import has_dali
+from inkmill.data.loaders.dali import has_dali
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Source, Subset, open_source

@@ -22,7 +22,6 @@ pytest.importorskip("nvidia.dali")
 
 from inkmill.data.augment.spec import parse_ops  # noqa: E402
 from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
-from inkmill.data.loaders.dali.augment import apply_dali  # noqa: E402
 from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
 
 pytestmark = [
@@ -67,7 +66,12 @@ def plan(captcha_plan: Callable[..., LoadPlan], tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("op", "mean", "largest"), OPS, ids=[op["op"] for op, _, _ in OPS])
 def test_an_op_shows_what_opencv_shows(
-    captcha_plan: Callable[..., LoadPlan], channels: Any, op: dict[str, Any], mean: float, largest: int
+    captcha_plan: Callable[..., LoadPlan],
+    apply_dali: Callable[..., np.ndarray],
+    channels: Any,
+    op: dict[str, Any],
+    mean: float,
+    largest: int,
 ) -> None:
     images = next(iter(make_loader(captcha_plan(resize=Resize(32, 128, channels), batch_size=64)))).images
     table = Augmentation(parse_ops([op])).draw(3, 5, np.arange(64), 32, 128)
@@ -115,7 +119,7 @@ def test_resume_and_epochs_are_exact(
 @pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
 def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
     wanted = plan(augmentation=STRONG)
-    with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, feeders=2) as dali:
+    with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, producers=2) as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert batch.keys == expected.keys
             images = apply_torch(batch.images, batch.augmentation.table, compiled=False).cpu().numpy()
@@ -123,8 +127,8 @@ def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPla
 
 
 @pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
-def test_processes_feed_the_same_bytes_as_threads(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
-    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, feeders=n) for n in (0, 2)]
+def test_processes_stage_the_same_bytes_as_threads(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, producers=n) for n in (0, 2)]
     for _ in range(2):
         for batch, other in zip(*loaders, strict=True):
             assert batch.keys == other.keys

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inkmill.data.loaders.dali.package import dali_extra
+from inkmill.data.loaders.dali import dali_extra
 
 CODE = """
 import sys
 sys.modules["torch"] = None
-from inkmill.data.loaders.dali.package import has_dali, require_dali
+from inkmill.data.loaders.dali import has_dali, require_dali
 assert not has_dali()
 require_dali("the DALI loader")
 """

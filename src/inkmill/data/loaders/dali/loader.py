@@ -1,10 +1,10 @@
 """The DALI loader: NVIDIA's pipeline does the work per pixel, inkmill says which samples and which numbers.
 
-DALI decodes, fits and augments in its own threads or on the GPU, and works ahead; see `dali_graph` for the stages and
-`dali_feed` for what goes in. With `decode="mixed"` and `augment="gpu"` pixels never touch the CPU.
+DALI decodes, resizes and augments in its own threads or on the GPU, and works ahead. With `decode="mixed"` and
+`augment="gpu"` pixels never touch the CPU.
 
-A pipeline dies of an image that its decoder refuses, without saying which. The loader then builds a new one, decodes
-the batches that were on their way by itself, finds the sample, and does what the plan says about bad samples.
+A pipeline dies of an image that its decoder refuses, without saying which. The loader then builds a new one, has the
+batches in flight decoded without DALI, which finds the sample, and does what the plan says about bad samples.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import numpy as np
 from inkmill import shared_memory as shared
 from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.dali.ahead import FeedAhead, Feeders, ThreadFeeders
-from inkmill.data.loaders.dali.augment import DaliEngine, DaliPython
-from inkmill.data.loaders.dali.feed import DaliFeed, Fed
-from inkmill.data.loaders.dali.graph import Placement, build_pipeline, reason_of
-from inkmill.data.loaders.dali.package import require_dali
+from inkmill.data.loaders.dali import require_dali
+from inkmill.data.loaders.dali.graph import AlbumentationsEngine, DaliEngine, Placement, build_pipeline, reason_of
+from inkmill.data.loaders.dali.prefetch import PrefetchQueue, Producers
 from inkmill.data.loaders.dali.reader import DaliReader
-from inkmill.data.loaders.dali.workers import WorkerFeeders
+from inkmill.data.loaders.dali.staging import BatchStager, StagedBatch
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
 from inkmill.machine import cores
@@ -34,7 +32,7 @@ class DaliLoader(Loader):
     """Loads with NVIDIA DALI.
 
     Images come as uint8 BHWC: with `device_id` a torch tensor on that GPU, in order with the current stream; without, a
-    NumPy array. Where the plan keeps pictures, they are decoded and resized as for every other loader, and DALI only
+    NumPy array. Where the plan has a cache, pictures are decoded and resized as for every other loader, and DALI only
     augments.
 
     Args:
@@ -43,8 +41,8 @@ class DaliLoader(Loader):
         augment: "cpu" or "gpu": where images are resized and augmented.
         device_id: number of the GPU on which batches end; None uses no GPU.
         threads: of DALI's; 0 takes as many as there are cores.
-        reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali_reader`.
-        feeders: processes that read and draw for DALI; 0 does it in threads of this process, which share its
+        reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali.reader`.
+        producers: processes that read and draw for DALI; 0 does it in threads of this process, which share its
             interpreter lock. None takes one for every four threads, three at most; DALI's reader needs none.
 
     Raises:
@@ -60,8 +58,8 @@ class DaliLoader(Loader):
         augment: Literal["cpu", "gpu"] = "cpu",
         device_id: int | None = None,
         threads: int = 0,
-        reader: Literal["ours", "dali"] = "ours",
-        feeders: int | None = None,
+        reader: Literal["inkmill", "dali"] = "inkmill",
+        producers: int | None = None,
     ) -> None:
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
@@ -69,51 +67,51 @@ class DaliLoader(Loader):
             raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
         super().__init__(plan)
         self.on_device = device_id is not None
-        cached = self._cache is not None
         threads = threads or cores()
-        self._placement = Placement("host" if cached else decode, augment, device_id, threads)
+        self._placement = Placement("host" if self._cache is not None else decode, augment, device_id, threads)
+        # Who stages: the reader in one thread, since it reads in order; few cores need threads; more take processes.
         self._reader = DaliReader(plan) if reader == "dali" else None
+        processes = min(threads // 4, 3) if producers is None else producers
+        if self._reader is not None:
+            processes = 0
+        staging_threads = 2 if self._reader is None else 1
+        self.makers = processes or staging_threads
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._feed = feed = DaliFeed(plan, self._cache, self._blocked_mask, cached, self._reader)
-        processes = min(threads // 4, 3) if feeders is None else feeders
-        feeding: Feeders
-        if self._reader is not None or not processes:
-            self.makers = 1 if self._reader else 2
-            feeding = ThreadFeeders(feed.make, self.makers)
-        else:
-            self.makers = processes
-            feeding = WorkerFeeders(plan, self._cache, blocked, feed, cached, processes, self.stats.notes)
-        self._ahead = FeedAhead(feeding, feed, len(self))
+        self._stager = BatchStager(plan, self._cache, blocked, self._reader)
+        producing = Producers(self._stager, processes, staging_threads, self.stats.notes)
+        self._queue = PrefetchQueue(producing, self._stager, len(self))
         self._pipeline: Any = None
-        self._made_without: set[int] = set()  # samples that were blocked when the batches in flight were made
+        self._staged_without: set[int] = set()  # samples that were blocked when the batches in flight were staged
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
+        # What is in flight is used where it is what comes next: an epoch's first batches are staged in the one before.
         blocked = set(self._blocked.values())
         if self._pipeline is None:
             self._start(epoch, first)
-        elif self._ahead.following() != (epoch, first) or blocked != self._made_without:
-            self._ahead.seek(epoch, first)
-        self._made_without = blocked
+        elif self._queue.following() != (epoch, first) or blocked != self._staged_without:
+            self._queue.seek(epoch, first)
+        self._staged_without = blocked
         for _ in range(first, len(self)):
             yield self._next()
 
-    def _start(self, epoch: int, first: int, careful_batches: int = 0) -> None:
+    def _start(self, epoch: int, first: int, fallbacks: int = 0) -> None:
         self._drop_pipeline()
-        self._ahead.flight.clear()
-        self._ahead.seek(epoch, first, careful_batches)
+        self._queue.in_flight.clear()
+        self._queue.seek(epoch, first, fallbacks)
         plan = self.plan
+        names = self._stager.input_names()
         try:
             self._pipeline = build_pipeline(
-                self._ahead, self._feed.names(), plan.batch_size, plan.resize, self._engine(), self._placement
+                self._queue, names, plan.batch_size, plan.resize, self._engine(), self._placement
             )
         except RuntimeError as error:  # no driver, or too old a one, or no memory left
             raise ConfigError(f"DALI does not start here: {reason_of(error)} (set dataset.loader=workers)") from error
 
-    def _engine(self) -> DaliEngine | DaliPython | None:
+    def _engine(self) -> DaliEngine | AlbumentationsEngine | None:
         plan = self.plan
         if plan.pipeline is not None:
-            return DaliPython(plan.pipeline)
+            return AlbumentationsEngine(plan.pipeline)
         if plan.numbers is None or plan.engine == "none":
             return None
         largest = plan.resize.height * plan.resize.width * plan.resize.channels
@@ -121,23 +119,27 @@ class DaliLoader(Loader):
 
     def _next(self) -> CollatedBatch:
         while True:
+            # 1. DALI gives the images of the oldest batch in flight.
             images = self._run()
-            fed = self._ahead.flight.popleft()
-            if fed.stale:
+            staged = self._queue.in_flight.popleft()
+            # 2. Drop those staged before the position was changed; DALI cannot be told to forget them.
+            if staged.stale:
                 continue
-            if fed.error is not None:
-                raise fed.error
-            assert fed.made is not None
-            fed.made.batch.images = images[: len(fed.made.batch)]
-            return fed.made
+            # 3. Report what could not be staged.
+            if staged.error is not None:
+                raise staged.error
+            # 4. Bring images and samples together; a batch without samples went through DALI as one black picture.
+            assert staged.collated is not None
+            staged.collated.batch.images = images[: len(staged.collated.batch)]
+            return staged.collated
 
     def _run(self) -> Any:
         """Return the images of the oldest batch in flight; a pipeline that dies is replaced once."""
         try:
             return self._output()
         except RuntimeError as error:
-            lost = [fed for fed in self._ahead.flight if not fed.stale]
-            if not lost or all(fed.careful for fed in lost):
+            lost = [staged for staged in self._queue.in_flight if not staged.stale]
+            if not lost or all(staged.fallback for staged in lost):
                 raise DataError(f"DALI failed on {self.plan.source.name}: {reason_of(error)}") from error
             self._note_rebuild(lost, error)
             self._start(lost[0].epoch, lost[0].number, len(lost))
@@ -153,10 +155,10 @@ class DaliLoader(Loader):
         (out,) = self._pipeline.run(stream.cuda_stream)
         return torch.utils.dlpack.from_dlpack(out.as_tensor())
 
-    def _note_rebuild(self, lost: list[Fed], error: RuntimeError) -> None:
+    def _note_rebuild(self, lost: list[StagedBatch], error: RuntimeError) -> None:
         self.stats.notes.append(
             f"DALI's pipeline died at batch {lost[0].number} of epoch {lost[0].epoch} ({reason_of(error)});"
-            f" it was built anew, and {len(lost)} batches were decoded without it"
+            f" it was built again, and {len(lost)} batches were decoded without it"
         )
 
     def _drop_pipeline(self) -> None:
@@ -171,7 +173,7 @@ class DaliLoader(Loader):
     def close(self) -> None:
         """Give back DALI's threads and memory; iterating again takes them again."""
         self._drop_pipeline()
-        self._ahead.close()
+        self._queue.close()
         if self._reader is not None:
             self._reader.close()
         super().close()

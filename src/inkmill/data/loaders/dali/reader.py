@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import row_states
-from inkmill.data.loaders.dali.graph import build_reader, reason_of
+from inkmill.data.loaders.dali.graph import reason_of
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Subset
@@ -30,7 +30,7 @@ from inkmill.data.sources.shards import Member, ShardSource, write_index
 from inkmill.errors import ConfigError, DataError
 
 Index = NDArray[np.int64]
-EXTENSION = "image"
+_EXTENSION = "image"
 """What all images are called in the index files written here."""
 
 _REMEMBERED = 16  # batches whose rows can be asked for again: more than are on their way when a pipeline dies
@@ -91,7 +91,7 @@ class DaliReader:
         plan = self._plan
         seed = int(row_states(plan.seed, epoch, np.zeros(1, np.int64))[0]) & 0x7FFFFFFF
         stretch = self._stretch(epoch), plan.world_size
-        self._reader = build_reader(self._tars, self._indexes, EXTENSION, plan.batch_size, plan.shuffle, seed, stretch)
+        self._reader = _build_reader(self._tars, self._indexes, plan.batch_size, plan.shuffle, seed, stretch)
         self._at = epoch, -1
 
     def _stretch(self, epoch: int) -> int:
@@ -112,12 +112,43 @@ class DaliReader:
             del self._rows[next(iter(self._rows))]
 
 
+def _build_reader(
+    tars: list[str], indexes: list[str], batch_size: int, shuffle: bool, seed: int, stretch: tuple[int, int]
+) -> Any:
+    """Return a pipeline that only reads: its outputs are the members' bytes and where each came from.
+
+    Args:
+        tars, indexes: the shards and their index files.
+        batch_size: members a run.
+        shuffle: pick at random among the next 1024.
+        seed: of that.
+        stretch: which of how many equal stretches of the samples to read, over and over.
+    """
+    from nvidia.dali import Pipeline, fn
+
+    number, count = stretch
+    pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, exec_dynamic=True)
+    with pipeline:
+        members = fn.readers.webdataset(
+            paths=tars,
+            index_paths=indexes,
+            ext=[_EXTENSION],
+            random_shuffle=shuffle,
+            seed=seed,
+            shard_id=number,
+            num_shards=count,
+        )
+        pipeline.set_outputs(members, fn.get_property(members, key="source_info"))
+    pipeline.build()
+    return pipeline
+
+
 def _check(plan: LoadPlan) -> None:
-    instead = "use dali_reader=ours"
+    instead = "use dali_reader=inkmill"
     if plan.resize.mode == "height":
         raise ConfigError(f"DALI's reader cannot sort pictures by width: use input_resize=pad, or {instead}")
     if plan.cache.tier != "none":
-        raise ConfigError(f"DALI's reader would read again what is kept: use cache=none, or {instead}")
+        raise ConfigError(f"DALI's reader would read again what is cached: use cache=none, or {instead}")
     if len(plan.source) < plan.world_size:
         raise ConfigError(f"DALI's reader needs a sample for each of {plan.world_size} ranks: {instead}")
 
@@ -130,7 +161,7 @@ def _places(source: Source) -> tuple[list[Path], NDArray[np.int64]]:
     if isinstance(source, ShardSource):
         return source.shards, source.places
     raise ConfigError(
-        f"DALI's reader reads one set of tar shards, and {source.name} is something else: use dali_reader=ours, or"
+        f"DALI's reader reads one set of tar shards, and {source.name} is something else: use dali_reader=inkmill, or"
         " convert it (inkmill convert SOURCE TARGET --to shards)"
     )
 
@@ -143,7 +174,7 @@ def _write_indexes(shards: list[Path], places: NDArray[np.int64], folder: Path) 
     for number, samples in zip(numbers.tolist(), np.split(by_shard, starts[1:]), strict=True):
         path = folder / f"{number}.idx"
         rows = zip(samples.tolist(), places[samples, 1:].tolist(), strict=True)
-        members = ((Member(EXTENSION, offset, size, str(sample)),) for sample, (offset, size) in rows)
+        members = ((Member(_EXTENSION, offset, size, str(sample)),) for sample, (offset, size) in rows)
         write_index(path, members, len(samples))
         tars.append(str(shards[number]))
         indexes.append(str(path))

@@ -1,4 +1,4 @@
-"""DALI fed by processes: the same bytes as when it is fed by threads, and processes that die or fail."""
+"""Staging for DALI in processes: the same bytes as in threads, and processes that die or fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytest.importorskip("nvidia.dali")
 pytestmark = pytest.mark.dali
 
 from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
-from inkmill.data.loaders.dali.workers import pack, unpack  # noqa: E402
+from inkmill.data.loaders.dali.prefetch import pack, unpack  # noqa: E402
 
 STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
 
@@ -57,8 +57,8 @@ def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
     return planned
 
 
-def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
-    return DaliLoader(plan, threads=1, feeders=processes)
+def staged_by(plan: LoadPlan, processes: int) -> DaliLoader:
+    return DaliLoader(plan, threads=1, producers=processes)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def fed_by(plan: LoadPlan, processes: int) -> DaliLoader:
         {"resize": Resize(32, 160, 1, "height")},
         {"cache": CacheConfig("ram")},
     ],
-    ids=["augmented", "changes left", "buckets", "kept"],
+    ids=["augmented", "augmentation deferred", "buckets", "cached"],
 )
-def test_processes_feed_the_same_bytes_as_threads(
+def test_processes_stage_the_same_bytes_as_threads(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], changes: dict[str, Any]
 ) -> None:
     wanted = make_loader(plan(**changes)).plan  # measures the buckets
-    with fed_by(wanted, 0) as threads, fed_by(wanted, 2) as processes:
+    with staged_by(wanted, 0) as threads, staged_by(wanted, 2) as processes:
         for _ in range(2):
             first, second = list(threads), list(processes)
             assert snapshot(second) == snapshot(first)
@@ -98,7 +98,7 @@ def test_processes_feed_the_same_bytes_as_threads(
 
 def test_polygons_follow_their_pictures(plan: Callable[..., LoadPlan]) -> None:
     wanted = plan(PaintedSource(9), batch_size=3)
-    with fed_by(wanted, 1) as dali:
+    with staged_by(wanted, 1) as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             for target, other in zip(batch.targets, expected.targets, strict=True):
                 assert type(target) is type(other)
@@ -109,7 +109,7 @@ def test_polygons_follow_their_pictures(plan: Callable[..., LoadPlan]) -> None:
 
 def test_bad_samples_are_skipped_and_counted(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
     source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
-    with fed_by(plan(source, on_bad_sample="skip", max_bad=0.05), 1) as loader:
+    with staged_by(plan(source, on_bad_sample="skip", max_bad=0.05), 1) as loader:
         for epoch in (1, 2):
             assert sorted(key for batch in loader for key in batch.keys) == sorted(
                 name for index, name in enumerate(crops.names) if index != 9
@@ -120,12 +120,14 @@ def test_bad_samples_are_skipped_and_counted(plan: Callable[..., LoadPlan], crop
 
 def test_a_bad_sample_is_an_error_that_names_it(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
     source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
-    with fed_by(plan(source), 1) as loader, pytest.raises(DataError, match=f"sample '{crops.names[9]}' of captchas"):
+    with staged_by(plan(source), 1) as loader, pytest.raises(DataError, match=f"sample '{crops.names[9]}' of captchas"):
         list(loader)
 
 
-def test_a_process_that_dies_is_told_and_replaced(plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]) -> None:
-    with fed_by(plan(), 1) as loader, fed_by(plan(), 0) as other:
+def test_a_process_that_dies_is_reported_and_replaced(
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
+) -> None:
+    with staged_by(plan(), 1) as loader, staged_by(plan(), 0) as other:
         next(iter(loader))
         os.kill(active_children()[0].pid or 0, signal.SIGKILL)
         with pytest.raises(DataError, match=r"inkmill-loader-0 \(pid \d+\) was killed by SIGKILL"):
@@ -138,37 +140,50 @@ def test_a_process_that_dies_is_told_and_replaced(plan: Callable[..., LoadPlan],
 def test_a_bug_comes_back_with_its_traceback(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
     looked_at = np.linspace(0, 66, 64).astype(int)  # for the size of the memory; a bug there is raised at once
     source = CaptchaSource(crops.folder, crops.names, buggy=frozenset(range(67)) - set(looked_at.tolist()))
-    with fed_by(plan(source), 1) as loader, pytest.raises(RuntimeError, match="ZeroDivisionError: a bug in a source"):
+    with (
+        staged_by(plan(source), 1) as loader,
+        pytest.raises(RuntimeError, match="ZeroDivisionError: a bug in a source"),
+    ):
         list(loader)
 
 
 def test_a_batch_larger_than_its_memory_passes_through_the_pipe(
-    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("inkmill.data.loaders.dali.workers.slot_bytes", lambda plan, feed, resized: 20_000)
-    with fed_by(plan(), 1) as loader, fed_by(plan(), 0) as other:
+    # The memory is estimated by 64 samples from all over the source; here the others are larger than any of them.
+    random = np.random.default_rng(7)
+    probed = set(np.linspace(0, 199, 64).astype(int).tolist())
+    for index in range(200):
+        shape = (8, 24, 3) if index in probed else (64, 192, 3)
+        noise = cv2.imencode(".png", random.integers(0, 255, shape, np.uint8))[1]
+        (tmp_path / f"{index}.png").write_bytes(noise.tobytes())
+    source = CaptchaSource(tmp_path, [f"{index}.png" for index in range(200)])
+    wanted = plan(source, resize=Resize(16, 48, 3), batch_size=64, augmentation=None)
+    with staged_by(wanted, 1) as loader, staged_by(wanted, 0) as other:
         assert snapshot(loader) == snapshot(other)
         assert any("pass through a pipe" in note for note in loader.stats.notes)
 
 
-def test_columns_are_read_as_they_were_written() -> None:
+def test_inputs_are_read_as_they_were_written() -> None:
     memory = np.zeros(4096, np.uint8)
     pictures = memory[:60].reshape(2, 5, 6)
     pictures[...] = 7
-    columns = {
+    small = np.zeros((1, 1), np.float32)
+    inputs = {
         "images": pictures,
         "flag": np.array([True, False]),
-        "ragged": [np.ones((1, 1), np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)],
+        "list": [small, np.arange(6, dtype=np.float32).reshape(2, 3), small],
         "huge": np.arange(9000, dtype=np.uint8),
         "numbers": np.array([[1.5], [2.5]], np.float32),
     }
-    places, sent = pack(columns, memory)
-    found = unpack(places, memory)
-    assert sent
-    assert list(found) == list(columns)
-    for name, column in columns.items():
-        arrays, others = (c if isinstance(c, list) else [c] for c in (column, found[name]))
+    packed = pack(inputs, memory)
+    found = unpack(packed, memory)
+    assert packed[2]
+    assert list(found) == list(inputs)
+    for name, value in inputs.items():
+        arrays, others = (some if isinstance(some, list) else [some] for some in (value, found[name]))
         for array, other in zip(arrays, others, strict=True):
             assert array.dtype == other.dtype
             assert np.array_equal(array, other)
     assert all(np.shares_memory(found[name], memory) for name in ("images", "flag", "numbers"))
+    assert len(packed[0]) < 9000 + 1000
