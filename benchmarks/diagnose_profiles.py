@@ -35,9 +35,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from injected import RepeatedSource, SlowDisk
 from inkmill.bench.crops import write_crops
-from inkmill.bench.slow_disk import SlowDisk
-from inkmill.bench.stands_for import StandsFor
 from inkmill.bench.strong import strong_spec
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
@@ -51,7 +50,7 @@ FEW = 2
 LATENCY_S = 0.002
 TURNS = 2  # that each plan is tried on each profile
 MORE_TIME = 1.6  # times as long a diagnosis takes on few cores, where starting and measuring processes take longer
-STAND_FOR = 500_000_000  # samples of the set that is stood for: 4.8 TB of resized pictures
+REPEATED_TO = 500_000_000  # samples of the repeated set: 4.8 TB of resized images
 
 
 Speeds = dict[str, list[float]]
@@ -116,7 +115,7 @@ def _confine(cores: Iterable[int]) -> None:
 
 def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dict[str, Any]:
     """Diagnose on a profile."""
-    whole = StandsFor(source, STAND_FOR)
+    whole = RepeatedSource(source, REPEATED_TO)
     found = diagnose(spec, lambda line: print(line, file=sys.stderr, flush=True), source=whole, seconds=seconds)
     return {
         "profile": profile.name,

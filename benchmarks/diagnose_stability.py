@@ -1,10 +1,10 @@
-"""Is a planted bottleneck named every time? Each case of `inkmill.bench.planted`, many times over.
+"""Is an injected bottleneck named every time? Each of `injected.py`, many times over.
 
     python benchmarks/diagnose_stability.py [--times 20] [--seconds 3] [--only NAME]
 
 Small real training runs on a CPU, each slow for one known reason. The table says how often `inkmill diagnose` named it,
 what else it said, and how many cores other programs used meanwhile. A huge model may be called `launch` where others
-use more than half a core: then it is one. The exit code is 1 where a planted bottleneck was not named.
+use more than half a core: then it is one. The exit code is 1 where an injected bottleneck was not named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.bench.planted import CASES, Case, planted
+from injected import BOTTLENECKS, InjectedBottleneck, injected
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.sources import Source, open_source
 from inkmill.diagnose.run import diagnose
@@ -31,9 +31,9 @@ DATA = Path(__file__).parent.parent / "examples" / "captcha_digits4.tar"
 BUSY = 0.5
 
 
-def once(case: Case, whole: Source, seconds: float) -> tuple[str, float]:
+def once(case: InjectedBottleneck, whole: Source, seconds: float) -> tuple[str, float]:
     """Return the verdict on a case and the cores that others used."""
-    with tempfile.TemporaryDirectory() as folder, planted(case, whole, Path(folder)) as (spec, source):
+    with tempfile.TemporaryDirectory() as folder, injected(case, whole, Path(folder)) as (spec, source):
         found = diagnose(spec, lambda line: None, source=source, seconds=seconds)
     others = found.others_cores or 0.0
     named = found.verdict.name == case.verdict or (
@@ -51,13 +51,13 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(title=stamp_line(machine_stamp()), title_justify="left")
-    for heading in ("planted", "verdict", "named", "other verdicts", "cores used by others"):
+    for heading in ("injected", "verdict", "named", "other verdicts", "cores used by others"):
         table.add_column(heading)
     wrong = 0
     with tempfile.TemporaryDirectory() as folder, tarfile.open(DATA) as tar:
         tar.extractall(folder, filter="data")
         whole = open_source(SourceSpec(path=f"{folder}/captcha_digits4"))
-        for case in CASES:
+        for case in BOTTLENECKS:
             if args.only not in case.name:
                 continue
             runs = [once(case, whole, args.seconds) for _ in range(args.times)]

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_mutations import Case, image_cases, model_cases
 from rich.console import Console
 from rich.table import Table
+
+from fuzz_mutations import Case, image_cases, model_cases
 
 LIMIT_S = 20.0
 LIMIT_BYTES = 2 << 30

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inkmill.bench.slow_disk import SlowDisk  # noqa: E402
+from injected import SlowDisk  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402

@@ -1,4 +1,4 @@
-"""Bottlenecks that were planted are named; each by a whole diagnosis of a few seconds on the CPU."""
+"""Injected bottlenecks are named, each by a whole diagnosis of a few seconds on the CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inkmill.bench.planted import CASES, Case, planted  # noqa: E402
+from injected import BOTTLENECKS, InjectedBottleneck, injected  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
-from inkmill.data.sources import open_source  # noqa: E402
-from inkmill.data.types import Source  # noqa: E402
+from inkmill.data.sources import Source, open_source  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
 
 BUSY = 0.5
 """Cores used by others from which on the machine itself is a fair answer to why a step is slow."""
 FULL = 0.75
-"""Share of the cores used by others from which on the machine is saturated, whatever is planted."""
+"""Share of the cores used by others from which on the machine is saturated, whatever is injected."""
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +34,9 @@ def whole(captchas: Path) -> Source:
     return open_source(SourceSpec(path=str(captchas)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) -> None:
-    with planted(case, whole, tmp_path) as (spec, source):
+@pytest.mark.parametrize("case", BOTTLENECKS, ids=lambda case: case.name)
+def test_an_injected_bottleneck_is_named(case: InjectedBottleneck, whole: Source, tmp_path: Path) -> None:
+    with injected(case, whole, tmp_path) as (spec, source):
         found = diagnose(spec, lambda line: None, source=source, seconds=3)
         if found.verdict.name == "cannot tell" and (found.others_cores or 0.0) > BUSY:
             found = diagnose(spec, lambda line: None, source=source, seconds=10)  # as its sentence asks for
@@ -45,7 +44,7 @@ def test_what_was_planted_is_named(case: Case, whole: Source, tmp_path: Path) ->
     if case.verdict == "compute" and (found.others_cores or 0.0) > BUSY:
         expected |= {"launch"}
     if not case.busy and (found.others_cores or 0.0) > FULL * cores():
-        expected |= {"launch", "cannot tell"}  # then something else was planted by others
+        expected |= {"launch", "cannot tell"}  # then other programs injected another
     assert found.verdict.name in expected, found.verdict.sentence
     assert found.verdict.name != case.verdict or case.sentence in found.verdict.sentence
     assert found.measured.mean > 0

@@ -9,7 +9,7 @@ from time import thread_time
 import numpy as np
 import pytest
 
-from inkmill.bench.slow_disk import SlowDisk
+from injected import SlowDisk
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import Subset, open_source
