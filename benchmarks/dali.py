@@ -34,7 +34,7 @@ from inkmill.bench.strong import strong_ops
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import Blur, Cutout, Jpeg, Noise
-from inkmill.data.loaders import LoadPlan
+from inkmill.data.loaders import AugmentOn, LoadPlan
 from inkmill.data.loaders.dali import require_dali
 from inkmill.data.loaders.dali.graph import PREFETCH, DaliEngine, Placement, build_pipeline
 from inkmill.data.loaders.dali.loader import DaliLoader
@@ -85,10 +85,10 @@ class Bench:
     seconds: float
     gpu: bool
 
-    def plan(self, engine: Any, ops: list[Any] | None = None) -> LoadPlan:
+    def plan(self, ops: list[Any] | None = None) -> LoadPlan:
         """Return the plan of a row; no `ops` are the strong ones."""
         changes = Augmentation(strong_ops() if ops is None else ops) if ops != [] else None
-        return LoadPlan(self.source, RESIZE, changes, self.batch, seed=1, engine=engine)
+        return LoadPlan(self.source, RESIZE, changes, self.batch, seed=1)
 
     def rate(self, step: Callable[[], Any], warm: int = 4) -> float:
         """Return images a second of `step`, which takes a batch."""
@@ -111,8 +111,9 @@ class Bench:
 
     def staging_rows(self) -> Iterator[dict[str, Any]]:
         """Staging without DALI."""
-        for engine, processes in [("none", 0), ("none", 1), ("none", 3), ("cv", 3)]:
-            stager = _stager(self.plan(engine))
+        ways: list[tuple[AugmentOn, int]] = [("gpu", 0), ("gpu", 1), ("gpu", 3), ("dali", 3)]
+        for augment_on, processes in ways:
+            stager = _stager(self.plan(), augment_on)
             producers = Producers(stager, processes, 2, [])
             queue = PrefetchQueue(producers, stager, len(stager.plan.order()))
             for _ in range(12):  # every slot is written once: its pages are mapped then
@@ -123,7 +124,7 @@ class Bench:
                 images += self.batch
             took, busy = perf_counter() - start, thread_time() - busy
             queue.close()
-            what = "for DALI's operators" if engine == "cv" else "for the torch engine"
+            what = "for DALI's operators" if augment_on == "dali" else "for the torch engine"
             yield {
                 "half": "staging",
                 "what": f"{processes or 'no'} processes, {what}",
@@ -159,7 +160,7 @@ class Bench:
     def graph(self, name: str, ops: list[Any]) -> Any:
         """Build the loader's own graph, fed with one batch."""
         decode, augment = PLACES.get(name, ("cpu", "cpu"))
-        plan = self.plan("cv", ops)
+        plan = self.plan(ops)
         staged = _one_batch(plan)
         inputs = tuple(staged.values())
         device = 0 if self.gpu and name != "cpu" else None
@@ -172,7 +173,7 @@ class Bench:
         """Build a graph that only decodes; None: that only takes the encoded images."""
         from nvidia.dali import fn, pipeline_def
 
-        images = _one_batch(self.plan("cv", []))["images"]
+        images = _one_batch(self.plan([]))["images"]
 
         def graph() -> Any:
             encoded = fn.external_source(source=lambda: images)
@@ -189,9 +190,10 @@ class Bench:
             decode, augment = PLACES.get(name, ("cpu", "cpu"))
             if way == "torch" and not self.gpu:
                 continue
-            plan = self.plan("none" if way == "torch" else "cv", [] if way == "none" else None)
+            plan = self.plan([] if way == "none" else None)
+            augment_on: Any = "gpu" if way == "torch" else "dali"
             device = 0 if self.gpu else None
-            with DaliLoader(plan, decode, augment, device, self.threads) as loader:
+            with DaliLoader(plan, decode, augment, device, self.threads, augment_on=augment_on) as loader:
                 batches = (batch for _ in count() for batch in loader.views() if len(batch) == self.batch)
                 speed = self.rate(partial(_augmented_next, batches), warm=8)
                 batches.close()
@@ -214,8 +216,8 @@ def _one_batch(plan: LoadPlan) -> dict[str, Any]:
     return staged.inputs
 
 
-def _stager(plan: LoadPlan) -> BatchStager:
-    return BatchStager(plan, None, shared.allocate(len(plan.source)))
+def _stager(plan: LoadPlan, augment_on: AugmentOn = "dali") -> BatchStager:
+    return BatchStager(plan, None, shared.allocate(len(plan.source)), augment_on=augment_on)
 
 
 def _decoders(name: str) -> dict[str, dict[str, Any] | None]:

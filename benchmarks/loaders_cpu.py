@@ -138,7 +138,7 @@ def ours(crops: Crops, workers: int, kind: Any, cache: Any, augment: bool, secon
 def rows(samples: int, workers: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Measure one loader after the other."""
     crops = Crops.rendered(samples)
-    kinds = [("inline", 0, "auto"), ("threads", workers, "threads"), ("workers", workers, "workers")]
+    kinds = [("inline", 0, "auto"), ("workers", workers, "workers")]
     for augment in (False, True):
         for cache in ("none", "ram"):
             for loader, count, kind in kinds:

@@ -196,11 +196,12 @@ def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], in
 
     def ours(tier: Any, engine: Any = "torch") -> FromLoader:
         # On a CPU the processes augment: there is no device that could do it better.
-        plan = plan_for(task, tier, engine if task.device == "cuda" else "cv")
-        return FromLoader(DeviceLoader(make_loader(plan, task.workers), task.device), seconds)
+        augment_on: Any = "gpu" if engine == "torch" and task.device == "cuda" else "cpu"
+        loader = make_loader(plan_for(task, tier), task.workers, augment_on=augment_on)
+        return FromLoader(DeviceLoader(loader, task.device), seconds)
 
     def device() -> FromLoader:
-        loader = ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers)
+        loader = ResidentLoader(plan_for(task, "none"), task.device, task.workers)
         return FromLoader(DeviceLoader(loader, task.device), seconds)
 
     def repeated() -> Stream:

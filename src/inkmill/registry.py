@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Generic, TypeVar
 
 from inkmill.errors import ConfigError
@@ -16,6 +17,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
     by_lower = {k.lower(): k for k in known}
     close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
+
+
+def names_in(place: str) -> tuple[str, ...]:
+    """Return the names of a registry that lies in a room above, so that the spec takes its words from there.
+
+    Args:
+        place: MODULE:ATTRIBUTE; the module is imported, so it must be quick and need no torch.
+    """
+    module, attribute = place.split(":")
+    return tuple(getattr(import_module(module), attribute))
 
 
 class Registry(Generic[T]):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inkmill.data.loaders.stages import STAGES
+from inkmill.data.loaders.plan import STAGES
 from inkmill.perf.advice import Advice, Loading, Machine, Waiting, advise
 
 GIB = 2**30

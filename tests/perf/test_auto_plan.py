@@ -16,7 +16,7 @@ from inkmill.perf.auto_plan import remember, with_plan  # noqa: E402
 from inkmill.training.run import train  # noqa: E402
 
 CPU = torch.device("cpu")
-SETTINGS = {"loader": "threads", "workers": 1, "cache": "ram", "augment_on": "cpu", "decode_on": "cpu"}
+SETTINGS = {"loader": "workers", "workers": 1, "cache": "ram", "augment_on": "cpu", "decode_on": "cpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_what_the_user_set_stays(small_spec: Callable[..., Spec], source: Subset
     spec = small_spec("dataset.cache=none", "dataset.workers=3")
     remember(spec, source, CPU, SETTINGS, "why")
     after, _ = decided(spec, source)
-    assert (after.dataset.workers, after.dataset.cache, after.dataset.loader) == (3, "none", "threads")
+    assert (after.dataset.workers, after.dataset.cache, after.dataset.loader) == (3, "none", "workers")
     named = small_spec("dataset.loader=workers")
     assert decided(named, source) == (named, [])
 
@@ -117,7 +117,8 @@ def test_training_takes_the_plan(spec: Spec, few_captchas: Path, capsys: pytest.
     remember(spec, open_source(SourceSpec(path=str(few_captchas))), CPU, SETTINGS, "measured here")
     train(spec, console=Console(width=200))
     assert (
-        "loader: threads, cache=ram, augment_on=cpu, as measured by diagnose: measured here" in capsys.readouterr().out
+        "loader: 1 worker processes, cache=ram, augment_on=cpu, as measured by diagnose: measured here"
+        in capsys.readouterr().out
     )
 
 

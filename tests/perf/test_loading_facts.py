@@ -25,11 +25,11 @@ def plan(few_captchas: Path) -> LoadPlan:
 def test_how_a_run_loads(plan: LoadPlan) -> None:
     dataset = DatasetSpec.model_validate({"augmentation": {"aug_prob": 1.0}})
     augmented = replace(plan, augmentation=open_augmentation(dataset.augmentation))
-    loading = loading_of(DeviceLoader(make_loader(augmented, 3, "threads"), "cpu"), dataset, 2)
+    loading = loading_of(DeviceLoader(make_loader(augmented, 3), "cpu"), dataset, 2)
     assert (loading.who, loading.makers, loading.cache, loading.ranks) == ("workers", 3, "none", 2)
     assert loading.store_bytes >= len(plan.source) * 32 * 64 * 3
     assert (loading.makers_augment, loading.gpu_can_augment, loading.small_files) == (True, False, True)
-    elsewhere = loading_of(DeviceLoader(make_loader(replace(augmented, engine="none")), "cpu"), dataset, 1)
+    elsewhere = loading_of(DeviceLoader(make_loader(augmented, augment_on="gpu"), "cpu"), dataset, 1)
     assert (elsewhere.makers, elsewhere.makers_augment) == (0, False)
 
 

@@ -309,12 +309,11 @@ def test_a_file_that_is_no_model_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        ["dataset.loader=threads", "dataset.workers=2"],
         ["dataset.loader=workers", "dataset.workers=2", "dataset.cache=ram"],
         ["dataset.cache=disk"],
         pytest.param(["dataset.loader=dali", "dataset.workers=1"], marks=pytest.mark.dali),
     ],
-    ids=["threads", "workers-ram", "inline-disk", "dali"],
+    ids=["workers-ram", "inline-disk", "dali"],
 )
 def test_every_way_of_loading_trains_the_same_model(small_spec: MakeSpec, tmp_path: Path, how: list[str]) -> None:
     plain = train(small_spec("train.num_epochs=2", f"results_dir={tmp_path / 'plain'}"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inkmill.bench.contest import Augment, Contestant, Task, upload
 from inkmill.bench.strong import strong_spec
-from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders import AugmentOn, LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from inkmill.data.types import Batch
 
-Kind = Literal["inline", "threads", "workers"]
+Kind = Literal["inline", "workers"]
 Tier = Literal["none", "disk", "ram"]
 Engine = Literal["cv", "torch", "dali-cpu", "dali-mixed", "dali-gpu", "dali-mixed-ops", "dali-gpu-ops"]
 
-_KINDS: tuple[Kind, ...] = ("inline", "threads", "workers")
+_KINDS: tuple[Kind, ...] = ("inline", "workers")
 _TIERS: tuple[Tier, ...] = ("none", "disk", "ram")
 _TORCH = (("torch", "torch"),)
 _DALI = (*_TORCH, ("nvidia.dali", "'inkmill[dali-cuda13]'"))
@@ -72,17 +72,16 @@ def _stream(kind: Kind, tier: Tier, engine: Engine, task: Task) -> Iterator[Tens
     from inkmill.data.loaders.device import DeviceLoader
 
     workers = 0 if kind == "inline" else max(1, task.workers)
-    loader = make_loader(plan_for(task, tier, engine), workers, "threads" if kind == "threads" else "workers")
+    loader = make_loader(plan_for(task, tier), workers, augment_on="gpu" if engine == "torch" else "cpu")
     with closing(DeviceLoader(loader, task.device)) as on_device:
         yield from _forever(on_device, augmented)
 
 
 def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
-    from inkmill.data.loaders.dali.loader import DaliLoader
-
-    decode, augment = _PLACES[engine]
-    device_id = 0 if task.device.startswith("cuda") else None
-    loader = DaliLoader(plan_for(task, tier, engine), decode, augment, device_id, max(1, task.workers))
+    decode, place = _PLACES[engine]
+    augment_on: AugmentOn = "gpu" if engine in _BY_TORCH else "cpu" if place == "cpu" else "dali"
+    plan = plan_for(task, tier)
+    loader = make_loader(plan, task.workers, "dali", augment_on=augment_on, device=task.device, decode_on=decode)
     with closing(loader):
         yield from _forever(loader, lambda batch: upload(augmented(batch), task.device))
 
@@ -90,7 +89,7 @@ def _dali_stream(engine: Engine, tier: Tier, task: Task) -> Iterator[Tensor]:
 def _resident_stream(task: Task) -> Iterator[Tensor]:
     from inkmill.data.loaders.resident import ResidentLoader
 
-    with closing(ResidentLoader(plan_for(task, "none", "torch"), task.device, task.workers)) as loader:
+    with closing(ResidentLoader(plan_for(task, "none"), task.device, task.workers)) as loader:
         yield from _forever(loader, augmented)
 
 
@@ -100,7 +99,7 @@ def _forever(loader: Any, images: Callable[[Batch], Tensor]) -> Iterator[Tensor]
             yield images(batch)
 
 
-def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
+def plan_for(task: Task, tier: Tier) -> LoadPlan:
     """Return the task as a loader takes it."""
     from inkmill.data.augment import Augmentation
 
@@ -110,7 +109,6 @@ def plan_for(task: Task, tier: Tier, engine: Engine) -> LoadPlan:
         augmentation=Augmentation.from_spec(strong_spec()) if task.augment == "strong" else None,
         batch_size=task.batch_size,
         seed=task.seed,
-        engine="none" if engine == "torch" or engine in _BY_TORCH else "cv",
         cache=CacheConfig(tier, folder=task.folder / "kept"),
     )
 

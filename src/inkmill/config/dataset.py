@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from inkmill.config.base import Section
+from inkmill.registry import names_in
+
+if TYPE_CHECKING:
+    LoaderName = str
+else:
+    LoaderName = Literal["auto", *names_in("inkmill.data.loaders:SELECTABLE")]
 
 
 class SourceSpec(Section):
@@ -107,8 +113,8 @@ class DatasetSpec(Section):
     """Images a step and GPU."""
     workers: int = Field(4, ge=0)
     """Loader processes; 0 loads in the training process. Not given, loader=auto chooses by the cores."""
-    loader: Literal["auto", "workers", "threads", "dali"] = "auto"
-    """Who makes the batches: processes, threads, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this
+    loader: LoaderName = "auto"
+    """Who makes the batches: processes, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this
     machine, data and model, else processes."""
     cache: Literal["none", "disk", "ram", "gpu"] = "none"
     """Where resized pictures are kept, so that none is decoded twice; what does not fit is decoded again each epoch."""

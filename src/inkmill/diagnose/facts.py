@@ -69,7 +69,7 @@ class Step:
 class Settings:
     """What the plan decides; names and values are those of the spec."""
 
-    loader: Literal["workers", "threads", "dali"] = "workers"
+    loader: str = "workers"
     workers: int = 4
     cache: Tier = "none"
     augment_on: Literal["cpu", "gpu", "dali"] = "cpu"

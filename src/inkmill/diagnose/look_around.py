@@ -13,7 +13,7 @@ import torch
 
 from inkmill import shared_memory as shared
 from inkmill.config.dataset import DatasetSpec
-from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders import AugmentOn, LoadPlan, make_loader
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.dali import has_dali
 from inkmill.data.pipeline.cache import CacheConfig, default_cache_dir
@@ -44,7 +44,9 @@ def room(dataset: DatasetSpec, device: torch.device) -> dict[Tier, int]:
     return found
 
 
-def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) -> tuple[float, float | None]:
+def measure_workers(
+    plan: LoadPlan, stages: Stages, seconds: float, cold: bool, augment_on: AugmentOn = "cpu"
+) -> tuple[float, float | None]:
     """Measure worker processes, one on each core, from the page cache and, if `cold`, from the disk.
 
     Returns:
@@ -52,13 +54,14 @@ def measure_workers(plan: LoadPlan, stages: Stages, seconds: float, cold: bool) 
         has it wait, which several that read at a time cause each other; None where that was not measured.
     """
     count = cores()
-    work = stages.fresh + stages.other + (stages.draw + stages.augment if plan.engine == "cv" else 0.0)
+    work = stages.fresh + stages.other + (stages.draw + stages.augment if augment_on == "cpu" else 0.0)
     # Small batches, for the sample holds several rounds of all workers, and a round of a slow disk is short.
     size = min(plan.batch_size, len(plan.source) // (4 * count), int(_ROUND_S / (work + stages.wait)))
     efficiency, wait = 1.0, None
     if count == 1 and not cold:
         return efficiency, wait
-    with closing(make_loader(replace(plan, cache=CacheConfig(), batch_size=max(1, size)), count)) as loader:
+    plan = replace(plan, cache=CacheConfig(), batch_size=max(1, size))
+    with closing(make_loader(plan, count, augment_on=augment_on)) as loader:
         if count > 1:
             efficiency = min(1.0, max(0.1, _rate(loader, 2 * count, seconds) * work / count))
         if cold and (rate := _cold_rate(loader, seconds)) is not None:
@@ -74,14 +77,12 @@ def measure_dali(plan: LoadPlan, device: torch.device, seconds: float) -> tuple[
     plan = replace(plan, cache=CacheConfig())
     if device.type != "cuda" or not has_dali() or plan.pipeline is not None or plan.resize.mode == "height":
         return {}, []
-    from inkmill.data.loaders.dali.loader import DaliLoader
-
     found: dict[str, float] = {}
     notes = []
     places: tuple[Literal["cpu", "mixed"], ...] = ("cpu", "mixed")
     for decode_on in places:
         try:
-            loader = DaliLoader(replace(plan, engine="none"), decode_on, "gpu", device.index or 0, cores())
+            loader = make_loader(plan, cores(), "dali", augment_on="gpu", device=device, decode_on=decode_on)
             with closing(loader):
                 found[decode_on] = _rate(loader, 8, seconds)
         except (InkmillError, RuntimeError) as error:
@@ -107,7 +108,7 @@ def _rate(loader: Loader, skipped: int, seconds: float) -> float:
 
 def _cold_rate(loader: Loader, seconds: float) -> float | None:
     """Return images a second of part of an epoch that is read from the disk, in whole rounds of the workers."""
-    source, makers = loader.plan.source, max(1, loader.makers)
+    source, makers = loader.plan.source, max(1, loader.workers)
     loader.release()
     if len(loader) <= makers or not drop(source, range(len(source))).cold:
         return None

@@ -19,7 +19,6 @@ from inkmill.diagnose.facts import Facts, Settings, Step
 
 _SHARPNESS = 8
 _WAITING_SHARPNESS = 4
-_MOST_THREADS = 4  # more wait for the interpreter's lock
 
 Limits = dict[str, float]
 """Seconds an image that each thing needs; the largest is the limit."""
@@ -89,7 +88,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, cached: float, cold: b
         return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = 0.0 if on_gpu else stages.draw + stages.augment
     fresh = stages.fresh + (stages.fetch if cold else 0.0)
-    if not augment and settings.cache == "none" and stages.hand_over is not None:  # see LoadPlan.may_stay_ragged
+    if not augment and settings.cache == "none" and stages.hand_over is not None:  # see Loader.could_stay_ragged
         fresh += stages.hand_over - stages.resize
     if settings.cache == "gpu" and cached == 1:
         return {"step": device, "host": host}
@@ -98,7 +97,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, cached: float, cold: b
     if settings.workers == 0:
         own = work + wait + host
         return {"step": device, "host": own} if facts.on_gpu else {"step": device + work + wait}
-    makers = min(settings.workers, _MOST_THREADS) if settings.loader == "threads" else settings.workers
+    makers = settings.workers
     each = work / efficiency(makers, facts)
     # On a CPU `host` is the step's own CPU time.
     return {

@@ -21,7 +21,7 @@ from rich.console import Console
 from inkmill import shared_memory as shared
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
-from inkmill.data.loaders import LoadPlan, measure_buckets
+from inkmill.data.loaders import AugmentOn, LoadPlan, measure_buckets
 from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
@@ -30,7 +30,7 @@ from inkmill.data.sources import Subset
 from inkmill.data.types import Batch
 from inkmill.diagnose.gpu_clock import GpuClock
 from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.training.batches import open_loader, training_plan
+from inkmill.training.batches import augments_on, open_loader, training_plan
 from inkmill.training.loop import TrainingLoop
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
@@ -48,12 +48,12 @@ class CachedLoader(Loader):
     They lie in one piece of memory, as those of worker processes do, so they reach a GPU by the same road.
     """
 
-    def __init__(self, plan: LoadPlan, most: int = _CACHED_BATCHES) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: LoadPlan, most: int = _CACHED_BATCHES, augment_on: AugmentOn = "cpu") -> None:
+        super().__init__(plan, augment_on)
         count = min(len(self), most, max(2, _CACHED_BYTES // plan.batch_bytes))
         self._arena = shared.allocate(count * plan.batch_bytes)
         self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
-        maker = BatchAssembler(plan, None, self._blocked_mask)
+        maker = BatchAssembler(plan, None, self._blocked_mask, augment_on=augment_on)
         self._made = [maker.make(0, number, self._slot(number)) for number in range(count)]
 
     @property
@@ -95,7 +95,10 @@ class StepHarness:
         if plan.resize.mode == "height" and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
         self.plan = plan
-        self.cached = DeviceLoader(CachedLoader(replace(plan, cache=CacheConfig()), batches), self.device)
+        by_gpu = augments_on(self.spec.dataset, self.device, plan.resize) == "gpu"
+        self.augment_on: AugmentOn = "gpu" if by_gpu else "cpu"  # what DALI augments, OpenCV does here
+        cached = CachedLoader(replace(plan, cache=CacheConfig()), batches, self.augment_on)
+        self.cached = DeviceLoader(cached, self.device)
         try:
             self.loop = self._new_loop(fabric, prepared) if loop is None else loop
         except BaseException:

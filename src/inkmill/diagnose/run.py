@@ -241,7 +241,7 @@ class _Run:
         if self.seconds >= _THOROUGH_S:
             read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
             cold = storage.cold_s is not None and not page_cached
-            efficiency, wait = measure_workers(plan, stages, 1.5, cold)
+            efficiency, wait = measure_workers(plan, stages, 1.5, cold, rig.augment_on)
             if wait is not None:
                 stages = replace(stages, wait=wait)
             elif cold:

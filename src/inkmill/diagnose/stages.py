@@ -224,7 +224,7 @@ def _on_gpu(rig: StepHarness) -> dict[str, Callable[[], float]]:
     host = next(iter(rig.cached.loader)).images
     pinned = torch.from_numpy(host).pin_memory()
     found = {"copy": _gpu_window(rig.clock, lambda: pinned.to(rig.device, non_blocking=True), len(host))}
-    if rig.plan.engine == "none":
+    if rig.augment_on == "gpu":
         found |= _augmenting_on_gpu(rig.plan, rig.device, len(host))
     return found
 

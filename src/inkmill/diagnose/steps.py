@@ -164,7 +164,7 @@ def settings_of(spec: Spec, rig: StepHarness) -> Settings:
         loader="workers" if dataset.loader == "auto" else dataset.loader,
         workers=dataset.workers,
         cache=dataset.cache,
-        augment_on="gpu" if rig.plan.engine == "none" or dataset.cache == "gpu" else "cpu",
+        augment_on="gpu" if rig.augment_on == "gpu" else "cpu",
         decode_on=dataset.decode_on,
         batch_size=dataset.batch_size,
         precision=precision,

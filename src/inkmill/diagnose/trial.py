@@ -132,7 +132,7 @@ def _cold_window(rig: StepHarness, loader: DeviceLoader, seconds: float) -> Call
 
 
 def _makers(loader: DeviceLoader) -> int:
-    return max(1, loader.loader.makers)
+    return max(1, loader.loader.workers)
 
 
 def _speed(rig: StepHarness, batches: Iterator[Batch], seconds: float, at_a_time: int = 1) -> float:

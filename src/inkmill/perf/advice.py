@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from inkmill.data.loaders.stages import Seconds
+from inkmill.data.loaders.plan import Seconds
 
 IDLE = 0.5
 """Makers that are at work for a smaller share of the time than this are not what training waits for."""
@@ -58,7 +58,7 @@ class Loading:
     """How the run loads.
 
     Attributes:
-        who: what makes the batches; "resident": pictures lie on the GPU already.
+        who: the name of the loader, see LoaderInfo; "resident": pictures lie on the GPU already.
         makers: how many of them; 0 where training makes its batches itself.
         keep: where resized pictures are kept.
         cache_gib: the cap of that store.
@@ -69,7 +69,7 @@ class Loading:
         ranks: trainers on this machine; each has a store of its own in RAM.
     """
 
-    who: Literal["workers", "threads", "dali", "resident"]
+    who: str
     makers: int
     cache: Literal["none", "disk", "ram", "gpu"]
     cache_gib: float

@@ -71,7 +71,7 @@ def with_plan(spec: Spec, source: Source, device: torch.device, ranks: int, say:
     spec, why = planned
     dataset = spec.dataset
     words = f"{dataset.workers} worker processes" if dataset.loader == "workers" else f"{dataset.loader}"
-    say(f"loader: {words}, keep={dataset.cache}, augment_on={dataset.augment_on}, as measured by diagnose: {why}")
+    say(f"loader: {words}, cache={dataset.cache}, augment_on={dataset.augment_on}, as measured by diagnose: {why}")
     return spec
 
 

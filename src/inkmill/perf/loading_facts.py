@@ -6,13 +6,13 @@ import os
 import shutil
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
 
 import torch
 
 from inkmill import machine
 from inkmill import shared_memory as shared
 from inkmill.config.dataset import DatasetSpec
+from inkmill.data.loaders import loader_for
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.pipeline.cache import default_cache_dir
@@ -38,31 +38,23 @@ def watch_loader(loader: DeviceLoader, dataset: DatasetSpec, ranks: int) -> Wait
         loading = loading_of(loader, dataset, ranks)
         return advise(waiting, loading, machine_for(loading, loader.device, dataset, at_work.since_last()))
 
-    return WaitingWatch(loader.stats, loader.loader.makers, advised)
+    return WaitingWatch(loader.stats, loader.loader.workers, advised)
 
 
 def loading_of(loader: DeviceLoader, dataset: DatasetSpec, ranks: int) -> Loading:
     """Return how a training loader loads; see `watch_loader`."""
-    plan, who = loader.plan, _who(dataset)
+    plan, who = loader.plan, loader_for(dataset.loader, dataset.cache).name
     return Loading(
         who=who,
-        makers=dataset.workers if who == "dali" else loader.loader.makers,  # what feeds DALI is not for users to set
+        makers=dataset.workers if who == "dali" else loader.loader.workers,  # what feeds DALI is not for users to set
         cache=dataset.cache,
         cache_gib=dataset.cache_gib,
         store_bytes=Layout(plan.resize, len(plan.source), plan.bucket_widths, _UNLIMITED).total,
-        makers_augment=plan.augmentation is not None and plan.engine == "cv" and who != "dali",
+        makers_augment=plan.augmentation is not None and loader.loader.augment_on == "cpu",
         gpu_can_augment=loader.device.type == "cuda" and plan.pipeline is None and plan.resize.mode != "height",
         small_files=_small_files(plan),
         ranks=ranks,
     )
-
-
-def _who(dataset: DatasetSpec) -> Literal["workers", "threads", "dali", "resident"]:
-    if dataset.loader == "dali":
-        return "dali"
-    if dataset.cache == "gpu":
-        return "resident"
-    return "threads" if dataset.loader == "threads" else "workers"
 
 
 def _small_files(plan: LoadPlan) -> bool:

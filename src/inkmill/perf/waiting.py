@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from inkmill.data.loaders.plan import Stats
-from inkmill.data.loaders.stages import Seconds, add
+from inkmill.data.loaders.plan import Seconds, Stats, add
 from inkmill.perf.advice import Advice, Waiting
 
 WARM_UP_S = 10.0

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -16,9 +15,7 @@ from inkmill.config.dataset import DatasetSpec
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.augment import open_augmentation
-from inkmill.data.loaders import LoadPlan, make_loader
-from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.buckets import measure_buckets
+from inkmill.data.loaders import AugmentOn, Loader, LoadPlan, loader_for, make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
@@ -60,11 +57,7 @@ def open_loaders(
 
 
 def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> LoadPlan:
-    """Return what this rank trains on.
-
-    Raises:
-        ConfigError: dataset.augment_on names a GPU that is not there.
-    """
+    """Return what this rank trains on."""
     dataset = spec.dataset
     return LoadPlan(
         prepared.train.source,
@@ -77,7 +70,6 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
-        engine="none" if _augments_on_gpu(dataset, fabric, prepared.resize) else "cv",
         cache=_cache_config(dataset),
     )
 
@@ -86,26 +78,13 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
     """Return the loader that `dataset.loader` and `dataset.cache` ask for.
 
     Raises:
-        ConfigError: cache=gpu without a GPU, or more pictures than it holds.
+        ConfigError: a GPU is asked for and not there, or more pictures than it holds.
         MissingExtraError: loader=dali without DALI.
     """
-    if plan.resize.mode == "height" and plan.bucket_widths is None:  # of a mix of several sets
-        plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
-    if dataset.loader == "dali":
-        from inkmill.data.loaders.dali.loader import DaliLoader
-
-        gpu = device.index or 0 if device.type == "cuda" else None
-        on_cpu = dataset.augment_on == "cpu" or plan.pipeline is not None
-        augment: Literal["cpu", "gpu"] = "cpu" if gpu is None or on_cpu else "gpu"
-        reader = dataset.dali_reader if plan.shuffle else "inkmill"  # validation sets are of any kind
-        return DaliLoader(plan, dataset.decode_on, augment, gpu, max(1, workers), reader)
-    if dataset.cache == "gpu":
-        if device.type != "cuda":
-            raise ConfigError("dataset.cache=gpu, and there is no GPU here; use dataset.cache=ram")
-        from inkmill.data.loaders.resident import ResidentLoader
-
-        return ResidentLoader(replace(plan, engine="none"), device, workers)
-    return make_loader(plan, workers, dataset.loader)
+    info = loader_for(dataset.loader, dataset.cache)
+    options = {name: getattr(dataset, name) for name in info.options}
+    augment_on = augments_on(dataset, device, plan.resize)
+    return make_loader(plan, workers, info.name, augment_on=augment_on, device=device, **options)
 
 
 def training_input(batch: Batch) -> Tensor:
@@ -118,13 +97,23 @@ def training_input(batch: Batch) -> Tensor:
     return to_input(images)
 
 
-def _augments_on_gpu(dataset: DatasetSpec, fabric: Fabric, resize: Resize) -> bool:
-    on_gpu = fabric.device.type == "cuda"
-    if dataset.augment_on == "gpu" and not on_gpu:
+def augments_on(dataset: DatasetSpec, device: torch.device, resize: Resize) -> AugmentOn:
+    """Return who augments what a spec loads, `auto` decided.
+
+    Raises:
+        ConfigError: dataset.augment_on names a GPU that is not there.
+    """
+    info = loader_for(dataset.loader, dataset.cache)
+    on_gpu, wanted = device.type == "cuda", dataset.augment_on
+    if wanted == "gpu" and not on_gpu:
         raise ConfigError("dataset.augment_on=gpu, and there is no GPU here; use augment_on=auto")
-    if dataset.augment_on == "auto" and (resize.mode == "height" or dataset.augmentation.albumentations):
-        return False  # every width of the input would be compiled anew, and foreign code knows no GPU
-    return on_gpu and dataset.augment_on in ("auto", "gpu")
+    if len(info.augments_on) == 1:  # nobody else can
+        return info.augments_on[0]
+    if wanted != "auto":
+        return wanted
+    if not on_gpu or resize.mode == "height" or dataset.augmentation.albumentations:
+        return info.augments_on[0]  # every width of the input would be compiled again, and foreign code knows no GPU
+    return "gpu"
 
 
 def _cache_config(dataset: DatasetSpec) -> CacheConfig:

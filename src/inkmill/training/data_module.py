@@ -180,20 +180,21 @@ class TextDataModule(LightningDataModule):
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
         workers = self._workers if plan.shuffle else min(self._workers, 2)
         if self._use_dali and device.type == "cuda" and has_dali():
-            from inkmill.data.loaders.dali.loader import DaliLoader
-
             number = torch.cuda.current_device() if device.index is None else device.index
-            if plan.pipeline is not None:
-                return DaliLoader(plan, device_id=number, threads=max(1, workers))
-            torch_augments = plan.resize.mode != "height"  # its pass is compiled for one width
-            plan = replace(plan, engine="none") if torch_augments else plan
-            return DaliLoader(plan, decode="mixed", augment="gpu", device_id=number, threads=max(1, workers))
+            by_torch = plan.resize.mode != "height" and plan.pipeline is None  # its pass is compiled for one width
+            return make_loader(
+                plan,
+                workers,
+                "dali",
+                augment_on="gpu" if by_torch else "dali",
+                device=torch.device("cuda", number),
+                decode_on="cpu" if plan.pipeline is not None else "mixed",
+            )
         if self._use_dali:
             self._say_without_dali(device)
         # A pass on the GPU is compiled for one width, and foreign code knows no GPU.
         on_gpu = device.type == "cuda" and plan.pipeline is None and plan.resize.mode != "height"
-        engine: Literal["cv", "none"] = "none" if on_gpu else "cv"
-        return DeviceLoader(make_loader(replace(plan, engine=engine), workers), device)
+        return DeviceLoader(make_loader(plan, workers, augment_on="gpu" if on_gpu else "cpu"), device)
 
     def _say_without_dali(self, device: torch.device) -> None:
         missing = "batches go to the CPU" if has_dali() else f"DALI is absent (pip install 'inkmill[{dali_extra()}]')"

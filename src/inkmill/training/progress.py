@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from inkmill.config.results import Results
-from inkmill.data.loaders.plan import Stats
-from inkmill.data.loaders.stages import Seconds
+from inkmill.data.loaders.plan import Seconds, Stats
 from inkmill.files import atomic_path
 from inkmill.perf.waiting import WaitingWatch
 from inkmill.timings import Timings

@@ -39,7 +39,6 @@ def dali(plan: LoadPlan) -> Loader:
 
 OTHERS = {
     "workers": lambda plan: make_loader(plan, 1),
-    "threads": lambda plan: make_loader(plan, 3, "threads"),
     "dali": dali,
 }
 BY_NAME = [pytest.param(name, marks=pytest.mark.dali if name == "dali" else ()) for name in OTHERS]
@@ -100,4 +99,4 @@ def test_polygons_which_no_pipeline_moves_are_refused(plan: LoadPlan, other: str
 
 def test_a_gpu_is_not_asked_to_run_it(plan: LoadPlan) -> None:
     with pytest.raises(ConfigError, match="runs on the CPU, where batches are made"):
-        replace(plan, engine="none")
+        make_loader(plan, augment_on="gpu")

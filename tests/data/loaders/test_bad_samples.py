@@ -14,8 +14,8 @@ from captcha_source import MissingSource
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.errors import DataError, OutputError
 
-KINDS = [(0, "auto"), (1, "workers"), (2, "threads")]
-each_kind = pytest.mark.parametrize(("workers", "kind"), KINDS, ids=["inline", "workers", "threads"])
+KINDS = [(0, "auto"), (1, "workers")]
+each_kind = pytest.mark.parametrize(("workers", "kind"), KINDS, ids=["inline", "workers"])
 
 
 @each_kind
@@ -79,7 +79,7 @@ def test_a_sample_that_was_bad_once_stays_out_after_resuming(captcha_plan: Calla
     assert healed.stats.left_out == 1
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(1, "workers"), (2, "threads")])
+@pytest.mark.parametrize(("workers", "kind"), [(1, "workers")])
 def test_batches_before_a_bad_sample_arrive(captcha_plan: Callable[..., LoadPlan], workers: int, kind: str) -> None:
     order = captcha_plan().order()
     plan = captcha_plan(faults={"broken": frozenset({int(order.rows(0, 3)[0])})})

@@ -15,10 +15,10 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import DataError
 
-KINDS = [(0, "auto"), (1, "workers"), (2, "workers"), (2, "threads")]
+KINDS = [(0, "auto"), (1, "workers"), (2, "workers")]
 
 
-@pytest.fixture(params=KINDS, ids=["inline", "one-worker", "two-workers", "threads"], scope="module")
+@pytest.fixture(params=KINDS, ids=["inline", "one-worker", "two-workers"], scope="module")
 def loader(request: pytest.FixtureRequest, captcha_plan: Callable[..., LoadPlan]) -> Iterator[Loader]:
     with make_loader(captcha_plan(), *request.param) as loader:
         yield loader
@@ -214,10 +214,10 @@ def test_free_width_gives_batches_of_one_width_and_whole_epochs(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
 ) -> None:
     plan = captcha_plan(resize=Resize(32, 192, 1, "height"))
-    inline, threads = make_loader(plan), make_loader(plan, 2, "threads")
+    inline, workers = make_loader(plan), make_loader(plan, 2)
     batches: list[Batch] = list(inline)
-    with threads:
-        assert snapshot(threads) == snapshot(batches)
+    with workers:
+        assert snapshot(workers) == snapshot(batches)
     assert sorted(key for batch in batches for key in batch.keys) == sorted(plan.source.names)
     for batch in batches:
         assert batch.images.shape[2] % 32 == 0

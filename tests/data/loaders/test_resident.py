@@ -29,11 +29,11 @@ def contents(batches):
 
 @pytest.fixture
 def plan(captcha_plan):
-    return captcha_plan(engine="none", augmentation=Augmentation.from_spec(AugmentationSpec(preset="scene_text")))
+    return captcha_plan(augmentation=Augmentation.from_spec(AugmentationSpec(preset="scene_text")))
 
 
 def test_batches_are_those_of_the_inline_loader_augmented_in_every_epoch(plan):
-    with ResidentLoader(plan, "cpu") as loader, InlineLoader(plan) as reference:
+    with ResidentLoader(plan, "cpu") as loader, InlineLoader(plan, "gpu") as reference:
         for _ in range(2):
             for batch, expected in zip(loader, reference, strict=True):
                 assert (batch.keys, batch.texts) == (expected.keys, expected.texts)

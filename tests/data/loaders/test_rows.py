@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.spec import load_preset
-from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.loaders.rows import NUMBERS, RaggedImages, ResizedImages, Shape, ragged_bytes, resize_here
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize, ResizeMode
@@ -140,20 +140,24 @@ def test_bad_rows_are_left_out() -> None:
     assert np.array_equal(resize_here(rows.images, left), resized(images, resize)[good])
 
 
+def opened(plan: LoadPlan, workers: int = 0, kind: str = "auto") -> Loader:
+    return make_loader(plan, workers, kind, augment_on="gpu")
+
+
 def some_plan(captcha_plan: Callable[..., LoadPlan], **changes: Any) -> LoadPlan:
     """Return a plan whose pictures, 240 x 80, take one step to fit; a batch has room for some as they are."""
-    return captcha_plan(**{"resize": Resize(48, 128, 3), "engine": "none", "augmentation": STRONG} | changes)
+    return captcha_plan(**{"resize": Resize(48, 128, 3), "augmentation": STRONG} | changes)
 
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({2, 9})])
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
 def test_batches_are_the_same(
     captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int], mode: ResizeMode
 ) -> None:
     options = {"on_bad_sample": "skip", "max_bad": 0.5, "shuffle": True, "resize": Resize(48, 160, 3, mode)}
     plan = some_plan(captcha_plan, faults={"broken": bad}, **options)
-    with make_loader(plan) as reference, make_loader(plan, workers, kind) as loader:
+    with opened(plan) as reference, opened(plan, workers, kind) as loader:
         assert loader.leave_ragged()
         for one, other in zip(reference, loader.views(), strict=True):
             sizes = numbers_of(other.images, len(other))[:, 1:3].tolist()
@@ -166,22 +170,22 @@ def test_batches_are_the_same(
         assert loader.stats.left_out == reference.stats.left_out == len(bad)
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
 def test_who_iterates_gets_fitted_pictures_all_the_same(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], workers: int, kind: Any
 ) -> None:
     plan = some_plan(captcha_plan)
-    with make_loader(plan, workers, kind) as loader:
+    with opened(plan, workers, kind) as loader:
         assert loader.leave_ragged()
         batches = list(loader)
         assert not any(batch.ragged is not None for batch in batches)
-        assert snapshot(batches) == snapshot(make_loader(plan))
+        assert snapshot(batches) == snapshot(opened(plan))
 
 
 def test_an_epoch_of_bad_samples_alone_has_empty_batches(captcha_plan: Callable[..., LoadPlan]) -> None:
     everything = {"broken": frozenset(range(67))}
     plan = some_plan(captcha_plan, faults=everything, on_bad_sample="skip", max_bad=1.0)
-    with make_loader(plan) as loader:
+    with opened(plan) as loader:
         assert loader.leave_ragged()
         assert {batch.images.shape for batch in loader} == {(0, 48, 128, 3)}
 
@@ -193,8 +197,8 @@ def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..
         with make_loader(plan) as loader:
             assert not loader.leave_ragged()
             assert next(iter(loader.views())).images.ndim == 4
-    for plan in (plain, replace(augmented, engine="none")):
-        with make_loader(plan) as loader:
+    for plan in (plain, augmented):
+        with opened(plan) as loader:
             assert loader.leave_ragged()
             assert next(iter(loader.views())).images.ndim == 1
 
@@ -215,21 +219,21 @@ def test_where_memory_is_short_pictures_are_fitted_here(
 
 def test_workers_that_run_are_left_alone(captcha_plan: Callable[..., LoadPlan]) -> None:
     """Who reads several times with one loader wraps it anew each time."""
-    with make_loader(some_plan(captcha_plan), 1) as loader:
+    with opened(some_plan(captcha_plan), 1) as loader:
         assert loader.leave_ragged()
         list(loader)
         memory = [array.ctypes.data for array in loader.memory]
         assert loader.leave_ragged()
         list(loader)
         assert [array.ctypes.data for array in loader.memory] == memory
-    with make_loader(some_plan(captcha_plan), 1) as loader:
+    with opened(some_plan(captcha_plan), 1) as loader:
         list(loader)
         assert not loader.leave_ragged()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("locked", [True, False])
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers"), (2, "threads")])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
 def test_what_reaches_a_gpu_is_the_same(
     captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, workers: int, kind: Any, locked: bool
 ) -> None:
@@ -242,8 +246,8 @@ def test_what_reaches_a_gpu_is_the_same(
     if not locked:
         monkeypatch.setattr(Upload, "lock", lambda self, memory: None)
     plan = some_plan(captcha_plan)
-    loader = make_loader(plan, workers, kind)
-    with make_loader(plan) as reference, DeviceLoader(loader, "cuda") as on_gpu:
+    loader = opened(plan, workers, kind)
+    with opened(plan) as reference, DeviceLoader(loader, "cuda") as on_gpu:
         assert loader.leave_ragged()
         for _ in range(2):
             for one, other in zip(reference, on_gpu, strict=True):
@@ -257,8 +261,8 @@ def facts(target: Target) -> Any:
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 def test_polygons_move_alike(mode: ResizeMode) -> None:
-    plan = LoadPlan(PaintedSource(12), Resize(96, 192, 3, mode), STRONG, engine="none")
-    with make_loader(plan) as reference, make_loader(plan) as loader:
+    plan = LoadPlan(PaintedSource(12), Resize(96, 192, 3, mode), STRONG)
+    with opened(plan) as reference, opened(plan) as loader:
         assert loader.leave_ragged()
         for one, other in zip(reference, loader, strict=True):
             assert has_polygons(one.targets)

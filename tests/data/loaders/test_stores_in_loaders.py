@@ -62,7 +62,6 @@ def dali(plan: LoadPlan) -> Loader:
 LOADERS = {
     "inline": make_loader,
     "workers": lambda plan: make_loader(plan, 2, "workers"),
-    "threads": lambda plan: make_loader(plan, 2, "threads"),
     "dali": dali,
 }
 needs_dali = [pytest.mark.dali, pytest.mark.skipif(not has_dali(), reason="DALI is not installed")]

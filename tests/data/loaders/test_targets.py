@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,6 @@ def resident(plan: LoadPlan) -> Loader:
 has_dali = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 KINDS = {
     "workers": lambda plan: make_loader(plan, 1, "workers"),
-    "threads": lambda plan: make_loader(plan, 2, "threads"),
     "dali": pytest.param(
         dali, marks=[pytest.mark.dali, pytest.mark.skipif(not has_dali, reason="DALI is not installed")]
     ),
@@ -157,4 +155,4 @@ def test_kept_pictures_have_the_same_targets(tier: Any, tmp_path: Path) -> None:
 
 def test_targets_belong_to_the_picture_that_another_engine_will_make() -> None:
     wanted = plan()
-    assert targets_of(make_loader(replace(wanted, engine="none"))) == targets_of(make_loader(wanted))
+    assert targets_of(make_loader(wanted, augment_on="gpu")) == targets_of(make_loader(wanted))

@@ -73,10 +73,10 @@ def test_changes_left_to_the_device_are_those_of_each_batch_and_outlive_it(
     captcha_plan: Callable[..., LoadPlan], preset: str
 ) -> None:
     wanted = Augmentation.from_spec(AugmentationSpec(preset=preset))
-    plan = captcha_plan(augmentation=wanted, engine="none", faults={"broken": frozenset({5})}, on_bad_sample="skip")
+    plan = captcha_plan(augmentation=wanted, faults={"broken": frozenset({5})}, on_bad_sample="skip")
     plan = replace(plan, max_bad=1.0)
-    expected = list(make_loader(plan))
-    with make_loader(plan, 2) as loader:
+    expected = list(make_loader(plan, augment_on="gpu"))
+    with make_loader(plan, 2, augment_on="gpu") as loader:
         left = [batch.augmentation for batch in loader.views()]  # their slots are written again meanwhile
     for changes, batch in zip(left, expected, strict=True):
         drawn = wanted.draw(plan.seed, 0, batch.index, 32, batch.images.shape[2])

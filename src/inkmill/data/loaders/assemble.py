@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.loaders.plan import LoadPlan
+from inkmill.data.loaders.plan import LoadPlan, Seconds, StageClock
 from inkmill.data.loaders.rows import RaggedImages, ResizedImages, Rows, Shape
-from inkmill.data.loaders.stages import Seconds, StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.targets import Regions, has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.types import Batch, Polygons, Sample, Target, Texts, as_targets
 from inkmill.errors import DataError
+
+if TYPE_CHECKING:
+    from inkmill.data.loaders import AugmentOn
 
 _BETWEEN = "\0"  # strings that are sent as one
 
@@ -102,6 +104,7 @@ class BatchAssembler:
         order: which samples make each batch; the plan's where None.
         fits: whether batches hold resized pictures; else what `rows.RaggedImages` wrote, in one dimension, and
             `Batch.ragged` is the shape it is to be resized to.
+        augment_on: "cpu" augments here; else only polygons are moved as the one who augments moves their picture.
     """
 
     def __init__(
@@ -111,10 +114,12 @@ class BatchAssembler:
         blocked: NDArray[Any],
         order: RowOrder | None = None,
         fits: bool = True,
+        augment_on: AugmentOn = "cpu",
     ) -> None:
         self._plan, self._cache, self._blocked, self._fits = plan, cache, blocked, fits
         self._order = plan.order() if order is None else order
-        if plan.augmentation is not None and plan.engine == "cv":
+        self._augments = augment_on == "cpu"
+        if plan.augmentation is not None and self._augments:
             from inkmill.data.augment.apply_cv import apply_cv
 
             self._apply_cv = apply_cv
@@ -259,9 +264,9 @@ class BatchAssembler:
         if plan.pipeline is not None:
             refuse_polygons(batch.targets)
             batch.images[...] = plan.pipeline.apply(batch.images, plan.seed, epoch, batch.index)
-        if plan.numbers is None or not len(batch) or not (plan.engine == "cv" or has_polygons(batch.targets)):
+        if plan.numbers is None or not len(batch) or not (self._augments or has_polygons(batch.targets)):
             return
         table = plan.numbers.draw(plan.seed, epoch, batch.index, *shape[1:3])
         batch.targets = move_targets(batch.targets, table, regions)
-        if plan.engine == "cv":
+        if self._augments:
             batch.images[...] = self._apply_cv(batch.images, table)

@@ -23,15 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.loaders.assemble import CollatedBatch
-from inkmill.data.loaders.plan import LoadPlan, Stats
+from inkmill.data.loaders.plan import LoadPlan, Stats, add
 from inkmill.data.loaders.rows import batch_bytes, resize_here
-from inkmill.data.loaders.stages import add
 from inkmill.data.pipeline.cache import ImageCache, open_cache
 from inkmill.data.types import Batch
-from inkmill.errors import DataError
+from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from inkmill.data.augment.changes import DeferredAugmentation
+    from inkmill.data.loaders import AugmentOn
 
 STATE_VERSION = 2
 
@@ -52,6 +52,7 @@ class Loader(ABC):
 
     Attributes:
         plan: what is loaded.
+        augment_on: who augments; where "gpu", `Batch.augmentation` says what is left to do.
         stats: what was done so far.
         before_queueing: called in the thread that iterates, where a loader on the device begins to queue work there.
     """
@@ -62,11 +63,17 @@ class Loader(ABC):
     """True where the images are torch tensors on the training device already."""
     hands_over_any_size = False
     """True where batches can hold pictures that are not resized."""
-    makers = 0
-    """How many batches are made at a time beside the consumer's work; 0: it makes them itself."""
+    workers = 0
+    """How many batches are assembled at a time beside the consumer's work; 0: in the consumer's own time."""
 
-    def __init__(self, plan: LoadPlan) -> None:
+    def __init__(self, plan: LoadPlan, augment_on: AugmentOn = "cpu") -> None:
+        if augment_on == "gpu" and plan.pipeline is not None:
+            raise ConfigError(
+                "an Albumentations pipeline runs on the CPU, where batches are made: use augment_on=auto or cpu,"
+                " and another tier than cache=gpu"
+            )
         self.plan = plan
+        self.augment_on: AugmentOn = augment_on
         self.stats = Stats()
         self._order = plan.order()
         self._fits = True
@@ -86,9 +93,16 @@ class Loader(ABC):
         Returns:
             False where this loader, or what it is to do, needs them resized: then nothing changes.
         """
-        if self.hands_over_any_size and self.plan.may_stay_ragged:
+        if self.could_stay_ragged:
             self._fits = False
         return not self._fits
+
+    @property
+    def could_stay_ragged(self) -> bool:
+        """Whether nothing needs resized pictures where batches are made: they are neither kept nor augmented there."""
+        plan = self.plan
+        augments = plan.pipeline is not None or (plan.numbers is not None and self.augment_on != "gpu")
+        return self.hands_over_any_size and not augments and plan.cache.tier == "none"
 
     @property
     def batch_bytes(self) -> int:
@@ -157,7 +171,7 @@ class Loader(ABC):
 
     @property
     def _defers_augmentation(self) -> bool:
-        return self.plan.engine == "none" and self.plan.numbers is not None
+        return self.augment_on == "gpu" and self.plan.numbers is not None
 
     def _deferred(self, batch: Batch) -> DeferredAugmentation:
         from inkmill.data.augment.changes import (

@@ -67,7 +67,7 @@ class DeviceLoader:
             loader.leave_ragged()
             return
         note = f"pictures are resized on the CPU: {reason}"
-        if loader.plan.may_stay_ragged and note not in loader.stats.notes:
+        if loader.could_stay_ragged and note not in loader.stats.notes:
             loader.stats.notes.append(note)
 
     def __len__(self) -> int:

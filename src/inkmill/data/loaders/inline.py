@@ -16,6 +16,6 @@ class InlineLoader(Loader):
     hands_over_any_size = True
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
-        maker = BatchAssembler(self.plan, self._cache, self._blocked_mask, fits=self._fits)
+        maker = BatchAssembler(self.plan, self._cache, self._blocked_mask, fits=self._fits, augment_on=self.augment_on)
         for number in range(first, len(self)):
             yield maker.make(epoch, number, np.empty(self.batch_bytes, np.uint8))

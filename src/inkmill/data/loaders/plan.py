@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.loaders.stages import Seconds
 from inkmill.data.pipeline.cache import CacheConfig
+from inkmill.data.pipeline.decode import image_size
 from inkmill.data.pipeline.order import BatchOrder, Order
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources.base import Source
-from inkmill.errors import ConfigError, DataError
+from inkmill.errors import DataError
 
 if TYPE_CHECKING:
     from inkmill.data.augment.albumentations import AlbumentationsPipeline
     from inkmill.data.augment.draw import Augmentation
 
+Stage = Literal["read", "decode", "resize", "cache", "augment", "other"]
+STAGES: tuple[Stage, ...] = ("read", "decode", "resize", "cache", "augment", "other")
+
+Seconds = dict[str, float]
+"""Seconds by stage."""
+
+_EVERY = 16  # samples, of which one is clocked
+_PART = 512  # samples a task of measure_buckets
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadPlan:
-    """Everything that decides what the batches hold. Two loaders with one plan give the same batches to the last byte.
+    """Everything that decides what the batches hold, and nothing else.
+
+    Two loaders with one plan give the same batches to the last byte, if the same one augments (`AugmentOn`).
 
     Attributes:
         source: the samples.
         resize: how pictures meet the model's input; its channels are the batch's.
-        augmentation: random changes, or None. An Albumentations pipeline runs where batches are made, never on a GPU.
+        augmentation: random changes, or None. An Albumentations pipeline runs on the CPU alone.
         batch_size: rows a batch and rank.
         seed: of order and augmentation.
         shuffle: a new order each epoch; False for validation.
@@ -40,13 +55,10 @@ class LoadPlan:
         on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
-        engine: "cv" augments here; "none" hands over the pictures as resized, and in `Batch.augmentation` what an
-            engine on the GPU is to do to them. Polygons are those of the augmented picture either way.
-        keep: where resized pictures are kept.
+        cache: where resized pictures are kept.
         quarantine: folder for copies of bad samples; see `data.rejects`.
 
     Raises:
-        ConfigError: the GPU is to augment by an Albumentations pipeline.
         DataError: the source is empty.
     """
 
@@ -61,7 +73,6 @@ class LoadPlan:
     bucket_widths: NDArray[np.integer] | None = None
     on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
     max_bad: float = 0.01
-    engine: Literal["cv", "none"] = "cv"
     cache: CacheConfig = field(default_factory=CacheConfig)
     quarantine: Path | None = None
 
@@ -70,11 +81,6 @@ class LoadPlan:
             raise DataError(f"{self.source.name} holds no samples: there is nothing to load")
         if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(f"batch_size {self.batch_size}, rank {self.rank} of {self.world_size} cannot be")
-        if self.engine == "none" and self.pipeline is not None:
-            raise ConfigError(
-                "an Albumentations pipeline runs on the CPU, where batches are made: use augment_on=auto or cpu,"
-                " and another tier than cache=gpu"
-            )
         if self.on_bad_sample == "quarantine" and self.quarantine is None:
             raise ValueError("on_bad_sample='quarantine' needs the folder `quarantine`")
         if self.bucket_widths is not None and len(self.bucket_widths) != len(self.source):
@@ -102,11 +108,27 @@ class LoadPlan:
         """Size of the pictures of the largest batch, resized."""
         return self.batch_size * self.resize.height * self.resize.width * self.resize.channels
 
-    @property
-    def may_stay_ragged(self) -> bool:
-        """Whether nothing needs resized pictures where batches are made: they are neither kept nor augmented there."""
-        augments = self.pipeline is not None or (self.numbers is not None and self.engine == "cv")
-        return not augments and self.cache.tier == "none"
+
+def measure_buckets(source: Source, resize: Resize) -> NDArray[np.int32]:
+    """Return the resized width of every sample, from the headers of its images.
+
+    Returns:
+        int32 (N,); a sample that cannot be read gets the full width, and is dealt with when its batch is made.
+    """
+
+    def part(start: int) -> list[int]:
+        return [_width(source, resize, index) for index in range(start, min(start + _PART, len(source)))]
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # reading waits for the disk, not for a core
+        parts = list(pool.map(part, range(0, len(source), _PART)))
+    return np.array([width for widths in parts for width in widths], np.int32)
+
+
+def _width(source: Source, resize: Resize, index: int) -> int:
+    try:
+        return resize.bucket_width(*image_size(source.get(index).image))
+    except (DataError, OSError):
+        return resize.width
 
 
 def positions(epoch: int, first: int, length: int, endless: bool) -> Iterator[tuple[int, int]]:
@@ -158,3 +180,70 @@ class Stats:
     def bad_samples(self) -> int:
         """Number of distinct samples that were skipped."""
         return sum(len(keys) for keys in self.skipped.values())
+
+
+# Where those who assemble batches spend their time, so that a loader that is too slow can say what would help. Clocking
+# every picture would slow down what is measured. So of the stages that go picture by picture (read, decode, resize) the
+# time of all samples is clocked as a whole, and shared out as one picture in sixteen took it. What goes batch by batch
+# is clocked by itself. What is left is "other": order, labels, laying out. Seconds are those on the wall: a worker that
+# waits for the disk is reading, one that waits for a core is at whatever it wants the core for.
+
+
+class StageClock:
+    """Clocks the making of one batch, which begins with the clock.
+
+    Args:
+        number: of the batch; other rows are clocked in other batches.
+    """
+
+    __slots__ = ("_began", "_last", "_number", "_rows_s", "_shares", "_whole")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._whole: Seconds = dict.fromkeys(STAGES, 0.0)
+        self._shares: Seconds = dict.fromkeys(STAGES, 0.0)
+        self._rows_s = 0.0
+        self._began = self._last = perf_counter()
+
+    @contextmanager
+    def whole(self, stage: Stage) -> Iterator[None]:
+        """Clock a piece of work on the whole batch."""
+        began = perf_counter()
+        yield
+        self._whole[stage] += perf_counter() - began
+
+    @contextmanager
+    def rows(self, count: int) -> Iterator[list[Self | None]]:
+        """Clock the work on all rows, and give for each the clock, where it is to be clocked by itself, or None."""
+        clocks: list[Self | None] = [None] * count
+        clocked = range(self._number % min(_EVERY, count or 1), count, _EVERY)  # at least one
+        clocks[clocked.start :: _EVERY] = [self] * len(clocked)
+        began = perf_counter()
+        yield clocks
+        self._rows_s += perf_counter() - began
+
+    def start(self) -> None:
+        """Begin with a row."""
+        self._last = perf_counter()
+
+    def lap(self, stage: Stage) -> None:
+        """Count what passed of a row since its start, or since its last lap."""
+        now = perf_counter()
+        self._shares[stage] += now - self._last
+        self._last = now
+
+    def seconds(self) -> Seconds:
+        """Return the seconds by stage, which add up to those since the clock was made."""
+        clocked = sum(self._shares.values())
+        seconds = dict(self._whole)
+        if clocked:
+            for stage, share in self._shares.items():
+                seconds[stage] += self._rows_s * share / clocked
+        seconds["other"] += perf_counter() - self._began - sum(seconds.values())
+        return seconds
+
+
+def add(total: Seconds, seconds: Seconds) -> None:
+    """Add the seconds of a batch to a sum."""
+    for stage, some in seconds.items():
+        total[stage] = total.get(stage, 0.0) + some

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.loaders.stages import StageClock
+from inkmill.data.loaders.plan import LoadPlan, StageClock
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.targets import has_polygons, move_targets
 from inkmill.data.types import Batch, Target, Text, Texts, as_targets
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from inkmill.data.augment.augment_torch import DrawingPass
+    from inkmill.data.loaders import AugmentOn
 
 _FILL_BATCH = 1024
 
@@ -36,8 +36,8 @@ class ResidentLoader(Loader):
     """Keeps all pictures on `device`; batches have their images there, augmented.
 
     Args:
-        plan: what to load. Its `cache` says where the first pass finds and leaves the pictures; its `engine` is not
-            asked, for the device augments, in a pass that is compiled at the first batch if it is a GPU.
+        plan: what to load. Its `cache` says where the first pass finds and leaves the pictures. The device augments, in
+            a pass that is compiled at the first batch if it is a GPU.
         device: a torch device or its name.
         workers: processes of the first pass; 0 loads in the calling thread.
 
@@ -58,7 +58,7 @@ class ResidentLoader(Loader):
             raise ConfigError(
                 "pictures of several widths are not kept on a device: use input_resize=pad, or keep them in RAM"
             )
-        super().__init__(replace(plan, cache=CacheConfig(), engine="none"))
+        super().__init__(replace(plan, cache=CacheConfig()), "gpu")
         self._fill_plan = replace(
             plan,
             augmentation=None,
@@ -90,7 +90,7 @@ class ResidentLoader(Loader):
 
     @property
     def _defers_augmentation(self) -> bool:
-        return False
+        return False  # batches are augmented as they are gathered
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         if self._images is None:
@@ -172,3 +172,14 @@ class ResidentLoader(Loader):
             self._augmenter.close()
         self._images = self._augmenter = None
         super().close()
+
+
+def open_loader(plan: LoadPlan, workers: int, augment_on: AugmentOn, device: torch.device | str) -> Loader:
+    """Return a loader that keeps all pictures on a GPU; see LoaderInfo.
+
+    Raises:
+        ConfigError: `device` is no GPU, or see ResidentLoader.
+    """
+    if not str(device).startswith("cuda"):
+        raise ConfigError("dataset.cache=gpu, and there is no GPU here; use dataset.cache=ram")
+    return ResidentLoader(plan, device, workers)

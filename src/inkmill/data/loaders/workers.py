@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.heap import Arena
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from inkmill import shared_memory as shared
 from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.base import Loader
+from inkmill.data.loaders.inline import InlineLoader
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool
 from inkmill.data.loaders.rows import batch_bytes
 from inkmill.data.loaders.worker_process import Task
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.machine import memory_left
+
+if TYPE_CHECKING:
+    from inkmill.data.loaders import AugmentOn
 
 _ALIGNMENT = 64  # bytes: a cache line
 _OF_MEMORY = 0.25  # that pictures of any size may take; resized ones take half
@@ -37,13 +41,15 @@ class _MakeBatches:
     blocked: Arena
     cache: ImageCache | None
     fits: bool
+    augment_on: AugmentOn
 
     @property
     def slot_bytes(self) -> int:
         return -(-batch_bytes(self.plan, self.fits) // _ALIGNMENT) * _ALIGNMENT
 
     def open(self) -> Callable[[Task, NDArray[np.uint8]], Any]:
-        maker = BatchAssembler(self.plan, self.cache, np.frombuffer(self.blocked.buffer, np.uint8), fits=self.fits)
+        blocked = np.frombuffer(self.blocked.buffer, np.uint8)
+        maker = BatchAssembler(self.plan, self.cache, blocked, fits=self.fits, augment_on=self.augment_on)
 
         def make(task: Task, memory: NDArray[np.uint8]) -> tuple[Any, ...]:
             epoch, number = task
@@ -61,9 +67,9 @@ class WorkerLoader(Loader):
     borrows = True
     hands_over_any_size = True
 
-    def __init__(self, plan: LoadPlan, workers: int) -> None:
-        super().__init__(plan)
-        self.makers = workers
+    def __init__(self, plan: LoadPlan, workers: int, augment_on: AugmentOn = "cpu") -> None:
+        super().__init__(plan, augment_on)
+        self.workers = workers
         self._blocked_arena = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(self._blocked_arena.buffer, np.uint8)
         self._pool = self._new_pool()
@@ -73,7 +79,8 @@ class WorkerLoader(Loader):
         )
 
     def _new_pool(self) -> Pool:
-        return Pool(_MakeBatches(self.plan, self._blocked_arena, self._cache, self._fits), self.makers)
+        job = _MakeBatches(self.plan, self._blocked_arena, self._cache, self._fits, self.augment_on)
+        return Pool(job, self.workers)
 
     def leave_ragged(self) -> bool:
         """See Loader; workers that have started go on as they are."""
@@ -123,3 +130,8 @@ class WorkerLoader(Loader):
         self._answers = None
         self._pool.close()
         super().close()
+
+
+def open_loader(plan: LoadPlan, workers: int, augment_on: AugmentOn, device: Any) -> Loader:
+    """Return the loader of worker processes, or with none of them the inline one; see LoaderInfo."""
+    return WorkerLoader(plan, workers, augment_on) if workers else InlineLoader(plan, augment_on)

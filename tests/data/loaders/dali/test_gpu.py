@@ -119,7 +119,7 @@ def test_resume_and_epochs_are_exact(
 @pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
 def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
     wanted = plan(augmentation=STRONG)
-    with DaliLoader(plan(augmentation=STRONG, engine="none"), decoder, augment, device_id=0, producers=2) as dali:
+    with DaliLoader(wanted, decoder, augment, device_id=0, producers=2, augment_on="gpu") as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert batch.keys == expected.keys
             images = apply_torch(batch.images, batch.augmentation.table, compiled=False).cpu().numpy()

@@ -57,15 +57,15 @@ def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
     return planned
 
 
-def staged_by(plan: LoadPlan, processes: int) -> DaliLoader:
-    return DaliLoader(plan, threads=1, producers=processes)
+def staged_by(plan: LoadPlan, processes: int, augment_on: Any = "dali") -> DaliLoader:
+    return DaliLoader(plan, threads=1, producers=processes, augment_on=augment_on)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"engine": "none"},
+        {"augment_on": "gpu"},
         {"resize": Resize(32, 160, 1, "height")},
         {"cache": CacheConfig("ram")},
     ],
@@ -74,13 +74,15 @@ def staged_by(plan: LoadPlan, processes: int) -> DaliLoader:
 def test_processes_stage_the_same_bytes_as_threads(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], changes: dict[str, Any]
 ) -> None:
-    wanted = make_loader(plan(**changes)).plan  # measures the buckets
-    with staged_by(wanted, 0) as threads, staged_by(wanted, 2) as processes:
+    augment_on = changes.get("augment_on", "dali")
+    options = {name: value for name, value in changes.items() if name != "augment_on"}
+    wanted = make_loader(plan(**options)).plan  # measures the buckets
+    with staged_by(wanted, 0, augment_on) as threads, staged_by(wanted, 2, augment_on) as processes:
         for _ in range(2):
             first, second = list(threads), list(processes)
             assert snapshot(second) == snapshot(first)
             for batch, other in zip(first, second, strict=True):
-                assert (batch.augmentation is not None) == (wanted.engine == "none")
+                assert (batch.augmentation is not None) == (augment_on == "gpu")
                 if batch.augmentation is not None:
                     one, two = (some.augmentation.table.values for some in (batch, other))
                     assert np.array_equal(one, two)

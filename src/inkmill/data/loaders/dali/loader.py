@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from inkmill.data.loaders.plan import LoadPlan
 from inkmill.errors import ConfigError, DataError, MissingExtraError
 from inkmill.machine import cores
 
+if TYPE_CHECKING:
+    from inkmill.data.loaders import AugmentOn
+
 
 class DaliLoader(Loader):
     """Loads with NVIDIA DALI.
@@ -36,7 +39,7 @@ class DaliLoader(Loader):
     augments.
 
     Args:
-        plan: what to load; its `engine` "cv" means DALI here, "none" leaves augmentation to the consumer.
+        plan: what to load.
         decode: "cpu", or "mixed" for NVIDIA's JPEG decoder on the GPU.
         augment: "cpu" or "gpu": where images are resized and augmented.
         device_id: number of the GPU on which batches end; None uses no GPU.
@@ -44,6 +47,7 @@ class DaliLoader(Loader):
         reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali.reader`.
         producers: processes that read and draw for DALI; 0 does it in threads of this process, which share its
             interpreter lock. None takes one for every four threads, three at most; DALI's reader needs none.
+        augment_on: "dali" augments by DALI's operators, "gpu" leaves it to the consumer.
 
     Raises:
         MissingExtraError: DALI is not installed, or torch is not and a GPU is wanted.
@@ -60,12 +64,13 @@ class DaliLoader(Loader):
         threads: int = 0,
         reader: Literal["inkmill", "dali"] = "inkmill",
         producers: int | None = None,
+        augment_on: AugmentOn = "dali",
     ) -> None:
         require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
         if augment == "gpu" and plan.pipeline is not None:
             raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
-        super().__init__(plan)
+        super().__init__(plan, augment_on)
         self.on_device = device_id is not None
         threads = threads or cores()
         self._placement = Placement("host" if self._cache is not None else decode, augment, device_id, threads)
@@ -75,10 +80,10 @@ class DaliLoader(Loader):
         if self._reader is not None:
             processes = 0
         staging_threads = 2 if self._reader is None else 1
-        self.makers = processes or staging_threads
+        self.workers = processes or staging_threads
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._stager = BatchStager(plan, self._cache, blocked, self._reader)
+        self._stager = BatchStager(plan, self._cache, blocked, self._reader, augment_on=augment_on)
         producing = Producers(self._stager, processes, staging_threads, self.stats.notes)
         self._queue = PrefetchQueue(producing, self._stager, len(self))
         self._pipeline: Any = None
@@ -112,7 +117,7 @@ class DaliLoader(Loader):
         plan = self.plan
         if plan.pipeline is not None:
             return AlbumentationsEngine(plan.pipeline)
-        if plan.numbers is None or plan.engine == "none":
+        if plan.numbers is None or self.augment_on == "gpu":
             return None
         largest = plan.resize.height * plan.resize.width * plan.resize.channels
         return DaliEngine(plan.numbers.layout, plan.resize.channels, largest, self._placement.augment)
@@ -184,6 +189,33 @@ class DaliLoader(Loader):
         if self._reader is None:
             return identity
         return identity | {"shuffle": f"by DALI's reader, {self.plan.shuffle}, for {self.plan.world_size} ranks"}
+
+
+def open_loader(
+    plan: LoadPlan,
+    workers: int,
+    augment_on: AugmentOn,
+    device: Any,
+    decode_on: Literal["cpu", "mixed"] = "cpu",
+    dali_reader: Literal["inkmill", "dali"] = "inkmill",
+) -> DaliLoader:
+    """Return a loader whose batches end on `device`; see LoaderInfo. `workers` counts DALI's threads.
+
+    Args:
+        decode_on, dali_reader: as in the spec.
+    """
+    kind, _, number = str(device).partition(":")
+    device_id = int(number or 0) if kind == "cuda" else None
+    on_cpu = device_id is None or augment_on == "cpu" or plan.pipeline is not None
+    return DaliLoader(
+        plan,
+        decode_on,
+        "cpu" if on_cpu else "gpu",
+        device_id,
+        max(1, workers),
+        dali_reader if plan.shuffle else "inkmill",  # validation sets are of any kind
+        augment_on="gpu" if augment_on == "gpu" else "dali",
+    )
 
 
 def _check_placement(decode: str, augment: str, device_id: int | None) -> None:

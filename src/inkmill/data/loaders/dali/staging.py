@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import compress
 from multiprocessing.heap import Arena
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,16 @@ from inkmill.data.loaders.dali.inputs import (
     resize_inputs,
 )
 from inkmill.data.loaders.dali.reader import DaliReader
-from inkmill.data.loaders.plan import LoadPlan
-from inkmill.data.loaders.stages import StageClock
+from inkmill.data.loaders.plan import LoadPlan, StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
 from inkmill.data.pipeline.image_header import read_header
 from inkmill.data.pipeline.targets import has_polygons, move_targets, refuse_polygons, resize_target
 from inkmill.data.types import Batch, Sample, as_targets
 from inkmill.errors import DataError
+
+if TYPE_CHECKING:
+    from inkmill.data.loaders import AugmentOn
 
 _PROBED = 64  # samples by which the memory for a batch is estimated
 
@@ -77,6 +79,7 @@ class BatchStager:
         blocked: shared bytes, one a sample: 1 where it is known to be bad and left out; read at each batch.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
         sizes: shared bytes, 12 a sample, zero at first; None allocates them.
+        augment_on: see DaliLoader.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class BatchStager:
         blocked: Arena,
         reader: DaliReader | None = None,
         sizes: Arena | None = None,
+        augment_on: AugmentOn = "dali",
     ) -> None:
         count = len(plan.source)
         self.plan = plan
@@ -98,12 +102,13 @@ class BatchStager:
         # Of samples seen that DALI decodes: their headers are read once, not in every epoch.
         self._sizes: Sizes = np.frombuffer(self._shared[1].buffer, np.int32)[: 3 * count].reshape(count, 3)
         # Without augmentation, which DALI or its consumer does; polygons are moved all the same.
-        unaugmented = replace(plan, augmentation=plan.numbers, engine="none")
-        self._assembler = BatchAssembler(unaugmented, cache, self._blocked, self._order)
+        self._augment_on: AugmentOn = augment_on
+        unaugmented = replace(plan, augmentation=plan.numbers)
+        self._assembler = BatchAssembler(unaugmented, cache, self._blocked, self._order, augment_on=augment_on)
 
     def __reduce__(self) -> tuple[Any, ...]:
         blocked, sizes = self._shared
-        return BatchStager, (self.plan, self._cache, blocked, None, sizes)
+        return BatchStager, (self.plan, self._cache, blocked, None, sizes, self._augment_on)
 
     def stage(self, epoch: int, number: int, fallback: bool, buffer: NDArray[np.uint8] | None = None) -> StagedBatch:
         """Stage one batch; never raises, since an error belongs to its batch and not to this moment.
@@ -231,7 +236,7 @@ class BatchStager:
             inputs |= resize_inputs(sizes, plan.resize, width)
         if plan.pipeline is not None:
             inputs["random_states"] = row_states(plan.seed, epoch, index)[:, None]
-        elif plan.numbers is not None and plan.engine != "none":
+        elif plan.numbers is not None and self._augment_on != "gpu":
             params = plan.numbers.draw(plan.seed, epoch, index, plan.resize.height, width)
             inputs |= augment_inputs(params, plan.resize.channels)
         return inputs
