@@ -1,4 +1,4 @@
-"""Processes start lightly, answer in order, and take no more work than they can do."""
+"""Processes start lightly, and executors give results in order with a bounded number of tasks in flight."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
-from inkmill.processes import in_order
+from inkmill.processes import Executor, ProcessExecutor, SerialExecutor, WorkerDiedError
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to the processes, which import this module
 
 NO_GUARD = """
 print("imported", flush=True)
 import math
-from inkmill.processes import in_order
-print(list(in_order(math.sqrt, [(4.0,), (9.0,)], 2, int)))
+from inkmill.processes import ProcessExecutor
+print(list(ProcessExecutor(2).map(math.pow, 2.0, [1.0, 3.0])))
 """
 
 OF_MAIN = """
 print("imported", flush=True)
-from inkmill.processes import in_order
-def double(number):
-    return 2 * number
+from inkmill.processes import ProcessExecutor
+def times(factor, number):
+    return factor * number
 if __name__ == "__main__":
-    print(list(in_order(double, [(4,), (9,)], 1, int)))
+    print(list(ProcessExecutor(1).map(times, 2, [4, 9])))
 """
 
 FIRST_OF_ALL = """
@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("script", "imports", "said"), [(NO_GUARD, 1, "[2.0, 3.0]"), (OF_MAIN, 2, "[8, 18]")], ids=["no guard", "of main"]
+    ("script", "imports", "said"), [(NO_GUARD, 1, "[2.0, 8.0]"), (OF_MAIN, 2, "[8, 18]")], ids=["no guard", "of main"]
 )
 def test_a_script_is_imported_by_processes_only_where_they_need_it(
     tmp_path: Path, script: str, imports: int, said: str
@@ -75,43 +75,75 @@ def test_signals_reach_not_even_the_first_process_while_it_starts(tmp_path: Path
     assert done.stdout.splitlines() == ["in it ['SIGINT', 'SIGTERM']", "after it []"]
 
 
-def test_answers_come_in_order_and_tasks_are_drawn_as_needed() -> None:
+@pytest.mark.parametrize("executor", [SerialExecutor(), ProcessExecutor(2)], ids=["serial", "processes"])
+def test_results_come_in_the_order_of_the_tasks(executor: Executor) -> None:
+    assert list(executor.map(math.pow, 2.0, map(float, range(40)))) == [2.0**number for number in range(40)]
+
+
+def test_tasks_are_drawn_as_processes_become_free() -> None:
     drawn = []
 
-    def tasks() -> object:
+    def tasks() -> Iterator[float]:
         for number in range(40):
             drawn.append(number)
-            yield (float(number * number),)
+            yield float(number)
 
-    answers = in_order(math.sqrt, tasks(), 2, int)  # type: ignore[arg-type]
-    assert next(answers) == 0.0
-    assert len(drawn) == 5  # two a process that run or wait, and the one that was answered
-    assert list(answers) == [float(number) for number in range(1, 40)]
+    results = ProcessExecutor(2).map(math.pow, 2.0, tasks())
+    assert next(results) == 1.0
+    assert len(drawn) == 5  # two in flight a process, and the one whose result was handed over
+    assert list(results) == [2.0**number for number in range(1, 40)]
 
 
-def test_what_is_handed_to_all_may_be_large() -> None:
+def test_what_all_tasks_share_may_be_large() -> None:
     """More than fits a pipe, or the memory page that it is put on."""
-    handed = bytes(range(256)) * 5000
-    assert list(in_order(math.sqrt, [(4.0,)] * 3, 2, _compare, handed, 5000)) == [2.0] * 3
-    with pytest.raises(BrokenProcessPool):
-        list(in_order(math.sqrt, [(4.0,)], 1, _compare, handed, 4999))
+    shared = bytes(range(256)) * 5000
+    assert list(ProcessExecutor(2).map(_repeats, shared, [5000, 4999, 5000])) == [True, False, True]
 
 
-def _compare(handed: bytes, times: int) -> None:
-    assert handed == bytes(range(256)) * times
+def _repeats(shared: bytes, times: int) -> bool:
+    return shared == bytes(range(256)) * times
 
 
-def test_a_process_that_dies_is_told() -> None:
-    with pytest.raises(BrokenProcessPool):
-        list(in_order(os._exit, [(1,)], 1, int))
+def test_each_process_is_initialised_before_its_first_task() -> None:
+    assert list(ProcessExecutor(1, _initialise).map(_was_initialised, "yes", [1, 2])) == ["yes", "yes"]
+
+
+def _initialise() -> None:
+    os.environ["INKMILL_TEST_INITIALISED"] = "yes"
+
+
+def _was_initialised(expected: str, task: int) -> str:
+    return os.environ.get("INKMILL_TEST_INITIALISED", "no")
+
+
+def test_what_a_task_raises_arrives_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(ProcessExecutor(1).map(_divide, 1.0, [1.0, 0.0]))
+
+
+def _divide(a: float, b: float) -> float:
+    return a / b
+
+
+def test_a_process_that_dies_is_reported() -> None:
+    with pytest.raises(WorkerDiedError):
+        list(ProcessExecutor(1).map(_exit, None, [1]))
+
+
+def _exit(_: None, status: int) -> None:
+    os._exit(status)
 
 
 def test_a_process_that_is_killed_ends_the_others_whatever_they_are_at() -> None:
-    answers = in_order(time.sleep, [(0.0,), (60.0,), (60.0,), (60.0,)], 2, int)
-    next(answers)
+    results = ProcessExecutor(2).map(_sleep, None, [0.0, 60.0, 60.0, 60.0])
+    next(results)
     started = time.monotonic()
     os.kill(active_children()[0].pid or 0, signal.SIGKILL)
-    with pytest.raises(BrokenProcessPool):
-        list(answers)
+    with pytest.raises(WorkerDiedError):
+        list(results)
     assert not active_children()
     assert time.monotonic() - started < 30
+
+
+def _sleep(_: None, seconds: float) -> None:
+    time.sleep(seconds)

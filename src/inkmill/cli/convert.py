@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inkmill.config.spec import Spec
-    from inkmill.data.jobs.convert_manifest import ConvertReport
+    from inkmill.data.jobs.convert import ConvertReport
 
 
 def convert(

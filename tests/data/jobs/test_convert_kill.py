@@ -13,7 +13,7 @@ import pytest
 
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.jobs.convert import convert
-from inkmill.data.jobs.convert_staging import Staging
+from inkmill.data.jobs.staging import Staging
 from inkmill.data.sources import Source, Subset, open_source
 from inkmill.errors import OutputError
 

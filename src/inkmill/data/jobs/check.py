@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
-from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, look_at_all
+from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, scan
 from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Target, Text
@@ -148,7 +148,7 @@ def check(
     """
     findings = _Findings(source, rules)
     start = 0
-    for looks in look_at_all(source, whole=rules.decode, channels=rules.resize.channels, workers=workers):
+    for looks in scan(source, whole=rules.decode, channels=rules.resize.channels, workers=workers):
         findings.add(start, looks)
         start += len(looks.hashes)
         if progress is not None:

@@ -7,25 +7,31 @@ cannot is copied to DESTINATION.rejected with the reasons.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import unicodedata
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from inkmill.data.formats import FORMATS, Entry, LabelFormat
-from inkmill.data.jobs.convert_manifest import ConvertReport, Tally
-from inkmill.data.jobs.convert_sinks import Plan, label_text
-from inkmill.data.jobs.convert_staging import Staging
-from inkmill.data.jobs.convert_worker import Chunk, Done, run
+from inkmill.data.jobs.convert_chunk import Chunk, ChunkResult, ConvertPlan, convert_chunk, label_text
+from inkmill.data.jobs.rejects import REJECTS, append_rejects
+from inkmill.data.jobs.staging import MANIFEST, Staging, count_files
+from inkmill.data.pipeline.decode import single_threaded
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.lmdb import LmdbWriter
-from inkmill.data.sources.packed import PackedStrings, repeats
+from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
 from inkmill.data.sources.shards import index_path
-from inkmill.data.types import Text
+from inkmill.data.types import Labels, Text
 from inkmill.errors import ConfigError, DataError
-from inkmill.files import writing
+from inkmill.files import write_json_atomic, write_text_atomic, writing
+from inkmill.processes import Executor, WorkerDiedError, local_executor
 from inkmill.registry import suggest
 
 Progress = Callable[[int, int], None]
@@ -75,15 +81,21 @@ def convert(
     if shard_size < 1 or (workers is not None and workers < 0):
         raise ConfigError(f"shard_size must be at least 1 and workers at least 0, and are {shard_size} and {workers}")
     with Staging(destination, overwrite) as staging:
+        # 1. Plan: names that two samples would share are found before workers run.
         plan = _plan(source, kind, staging)
-        tally = Tally()
         chunks = _chunks(source, kind, shard_size, seed)
-        with closing(run(plan, chunks, _workers(workers, len(source)))) as results:
-            _write(plan, _watched(results, tally, staging.rejected, len(source), progress), tally)
+        executor = local_executor(_workers(workers, len(source)), single_threaded)
+        # 2. Convert chunk by chunk: workers read, decode and write what they can write by themselves; results come in
+        #    order, are counted, and this process writes what only one may write (an LMDB, a label file).
+        tally = Tally()
+        with closing(_run(plan, chunks, executor)) as results:
+            _write(plan, _counted(results, tally, staging.rejected, len(source), progress), tally)
+        # 3. Without one sample there is no set; only the rejected ones and the reasons are published.
         if tally.samples == 0:
             staging.publish_rejected()
             where = staging.rejected_destination
             raise DataError(f"not one of {len(source)} samples could be converted ({tally.first_reject}): see {where}")
+        # 4. The manifest, then everything appears at once.
         tally.write(staging.out, source, kind)
         staging.commit()
         rejected = staging.rejected_destination if tally.rejected else None
@@ -91,13 +103,13 @@ def convert(
         return ConvertReport(staging.destination, kind, *counts, source.notes)
 
 
-def _plan(source: Source, kind: str, staging: Staging) -> Plan:
+def _plan(source: Source, kind: str, staging: Staging) -> ConvertPlan:
     labels = None if kind in _STORES else FORMATS.get(kind)()
     folder = f"{labels.image_folder}/" if labels and labels.image_folder else ""
     inside = folder and all(source.key(index).startswith(folder) for index in range(len(source)))
     strip = folder if inside else ""
     twice = _taken(source, labels, strip) if labels else frozenset[int]()
-    return Plan(source, kind, staging.destination, staging.work, labels, strip, twice)
+    return ConvertPlan(source, kind, staging.destination, staging.work, labels, strip, twice)
 
 
 def _taken(source: Source, labels: LabelFormat, strip: str) -> frozenset[int]:
@@ -118,27 +130,35 @@ def _chunks(source: Source, kind: str, shard_size: int, seed: int) -> Iterator[C
         yield Chunk(number, order[start : start + size])
 
 
+def _run(plan: ConvertPlan, chunks: Iterable[Chunk], executor: Executor) -> Generator[ChunkResult, None, None]:
+    """Yield the results of the chunks in their order; raises OutputError, and DataError when a worker died."""
+    try:
+        yield from executor.map(convert_chunk, plan, chunks)
+    except WorkerDiedError as error:
+        raise DataError("a worker process of the conversion died (out of memory?): try fewer workers") from error
+
+
 def _workers(workers: int | None, samples: int) -> int:
     if workers is not None:
         return workers
     return 0 if samples < _WORTH_WORKERS else min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
-def _watched(
-    results: Iterable[Done], tally: Tally, rejected: Path, total: int, progress: Progress | None
-) -> Iterator[Done]:
-    """Pass results on, counted, with what was left out recorded."""
+def _counted(
+    results: Iterable[ChunkResult], tally: Tally, rejected: Path, total: int, progress: Progress | None
+) -> Iterator[ChunkResult]:
+    """Pass results on; count them, record what was left out, and report progress."""
     finished = 0
-    for done in results:
-        tally.add_rejects(done, rejected)
-        tally.add(done)
-        yield done
-        finished += done.total
+    for chunk in results:
+        tally.add_rejects(chunk, rejected)
+        tally.add(chunk)
+        yield chunk
+        finished += chunk.total
         if progress:
             progress(finished, total)
 
 
-def _write(plan: Plan, results: Iterator[Done], tally: Tally) -> None:
+def _write(plan: ConvertPlan, results: Iterator[ChunkResult], tally: Tally) -> None:
     if plan.format is not None:
         _write_labels(plan.format, plan.work / "out", results)
     elif plan.kind == "lmdb":
@@ -147,13 +167,13 @@ def _write(plan: Plan, results: Iterator[Done], tally: Tally) -> None:
         _place_shards(plan.work / "out", results, tally)
 
 
-def _write_labels(labels: LabelFormat, folder: Path, results: Iterator[Done]) -> None:
+def _write_labels(labels: LabelFormat, folder: Path, results: Iterator[ChunkResult]) -> None:
     numbered = (pair for done in results for pair in zip(done.places, done.targets, strict=True))
     entries = (Entry(labels.named(place), target, line) for line, (place, target) in enumerate(numbered, 1))
     labels.write(folder if labels.of_folder else folder / labels.file_name, entries)
 
 
-def _write_lmdb(folder: Path, results: Iterator[Done]) -> None:
+def _write_lmdb(folder: Path, results: Iterator[ChunkResult]) -> None:
     with LmdbWriter(folder) as writer:
         for done in results:
             if done.product is None:
@@ -165,7 +185,7 @@ def _write_lmdb(folder: Path, results: Iterator[Done]) -> None:
         writer.finish()
 
 
-def _place_shards(folder: Path, results: Iterator[Done], tally: Tally) -> None:
+def _place_shards(folder: Path, results: Iterator[ChunkResult], tally: Tally) -> None:
     """Number shards without gaps, also when every sample of one was damaged: patterns such as {000..146} have none."""
     for done in results:
         if done.product is None or not done.sizes:
@@ -175,3 +195,125 @@ def _place_shards(folder: Path, results: Iterator[Done], tally: Tally) -> None:
             index_path(done.product).replace(index_path(shard))
             done.product.replace(shard)
             tally.shards.append({"file": shard.name, "samples": len(done.sizes), "bytes": shard.stat().st_size})
+
+
+@dataclass(frozen=True)
+class ConvertReport:
+    """What a conversion did.
+
+    Attributes:
+        destination: where the data are.
+        kind: lmdb, shards, or the name of a label format.
+        samples: how many were written.
+        empty_labels: how many of them have an empty label.
+        rejected: how many were left out, by reason.
+        rejected_folder: where copies of those and rejects.tsv are; None when nothing was left out.
+        image_bytes: total size of the images written.
+        notes: how the source was understood.
+    """
+
+    destination: Path
+    kind: str
+    samples: int
+    empty_labels: int
+    rejected: dict[str, int]
+    rejected_folder: Path | None
+    image_bytes: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Say it in a line or two."""
+        size = f"{self.image_bytes / 2**20:.1f} MiB of images"
+        text = f"{self.samples:,} samples ({size}) as {self.kind} in {self.destination}"
+        if self.empty_labels:
+            text += f", {self.empty_labels:,} of them with an empty label"
+        if self.rejected_folder:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.rejected.items()))
+            text += f"\n{sum(self.rejected.values()):,} left out: {reasons}; see {self.rejected_folder / REJECTS}"
+        return text
+
+
+@dataclass
+class Tally:
+    """Running totals over chunks; its memory does not grow with the number of samples."""
+
+    samples: int = 0
+    empty_labels: int = 0
+    multilabel: bool = False
+    image_bytes: int = 0
+    checksum: int = 0
+    characters: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    first_reject: str = ""
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    _ranges: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, chunk: ChunkResult) -> None:
+        """Add a chunk that was written."""
+        self.samples += len(chunk.sizes)
+        self.image_bytes += sum(chunk.sizes)
+        self.checksum = zlib.crc32(np.array(chunk.checksums, "<u4").tobytes(), self.checksum)
+        self.characters.update(chunk.characters)
+        self.multilabel |= any(isinstance(target, Labels) for target in chunk.targets)
+        lengths = [
+            len(t.value if isinstance(t, Text) else t.names) for t in chunk.targets if isinstance(t, Text | Labels)
+        ]
+        self.empty_labels += lengths.count(0)
+        self._range("label_length", lengths)
+        self._range("width", [width for width, _ in chunk.shapes])
+        self._range("height", [height for _, height in chunk.shapes])
+        self._range("image_bytes", chunk.sizes)
+
+    def add_rejects(self, chunk: ChunkResult, folder: Path) -> None:
+        """Append a chunk's rejects to rejects.tsv: key, reason, name of the copy."""
+        if not chunk.rejects:
+            return
+        self.rejected.update(reject.category for reject in chunk.rejects)
+        self.first_reject = self.first_reject or chunk.rejects[0].reason
+        append_rejects(folder, ((reject.key, reject.reason, reject.copy) for reject in chunk.rejects))
+
+    def write(self, folder: Path, source: Source, kind: str) -> None:
+        """Write manifest.json and characters.txt; raises OutputError."""
+        counts = dict(sorted(self.characters.items()))
+        texts = {"classes": counts} if self.multilabel else {"characters": counts}
+        manifest = {
+            "format": "inkmill data set",
+            "version": 1,
+            "made_by": f"inkmill {_version()}",
+            "kind": kind,
+            "samples": self.samples,
+            "empty_labels": self.empty_labels,
+            "rejected": dict(self.rejected),
+            "source": {"name": source.name, "samples": len(source), "fingerprint": source.fingerprint},
+            "fingerprint": fingerprint("data set", f"{self.samples} {self.image_bytes} {self.checksum}", repr(counts)),
+            "total_image_bytes": self.image_bytes,
+            # Over the CRC-32 of every image, 4 bytes little-endian each, in order.
+            "crc32": f"{self.checksum:08x}",
+            "ranges": {name: _summary(values, self.samples) for name, values in self._ranges.items()},
+            **({"shards": self.shards} if self.shards else {}),
+            **texts,
+        }
+        # A character list, as `dataset.character_list_file` reads it: one a line, in order of their code points. It
+        # has no control characters; labels that hold some keep them.
+        listed = [char for char in counts if unicodedata.category(char[:1]) not in ("Cc", "Cs")]
+        if listed and not self.multilabel:
+            write_text_atomic(folder / "characters.txt", "".join(f"{char}\n" for char in listed))
+        manifest["files"] = count_files(folder) + 1
+        write_json_atomic(folder / MANIFEST, manifest)  # last: any newer file is not the conversion's
+
+    def _range(self, name: str, values: list[int]) -> None:
+        if values:
+            low, high, total = self._ranges.get(name, [values[0], values[0], 0])
+            self._ranges[name] = [min(low, *values), max(high, *values), total + sum(values)]
+
+
+def _summary(values: list[float], count: int) -> dict[str, float]:
+    return {"min": values[0], "max": values[1], "mean": round(values[2] / max(count, 1), 2)}
+
+
+def _version() -> str:
+    # Not inkmill.__version__: importing the package's top level leads to training, which data must not know.
+    try:
+        return version("inkmill")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "(not installed)"

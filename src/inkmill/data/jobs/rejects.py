@@ -40,7 +40,7 @@ def append_rejects(folder: Path, rows: Iterable[tuple[str, str, str]]) -> None:
     with writing(folder / REJECTS):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / REJECTS).open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(lines)  # at once: ranks of one run share the file
+            file.write(lines)  # in one write: the ranks of a run share the file
 
 
 def quarantine(folder: Path, source: Source, index: int, reason: str) -> None:
@@ -58,7 +58,7 @@ def quarantine(folder: Path, source: Source, index: int, reason: str) -> None:
         return
     name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     copy = f"{name}{copy_suffix(key, image)}"
-    if not (folder / copy).exists():  # else an earlier run met it too
+    if not (folder / copy).exists():  # else an earlier run has copied it
         write_bytes_atomic(folder / copy, image)
         append_rejects(folder, [(key, reason, copy)])
 

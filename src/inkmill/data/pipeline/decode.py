@@ -25,6 +25,11 @@ MAX_PIXELS = 64 * 2**20
 _JPEG_END = b"\xff\xd9"
 
 
+def single_threaded() -> None:
+    """Keep OpenCV to one thread in this process: with a process on every core, more threads only compete."""
+    cv2.setNumThreads(0)
+
+
 def image_size(data: bytes) -> tuple[int, int]:
     """Return (width, height) as a viewer shows the image, from its header alone.
 

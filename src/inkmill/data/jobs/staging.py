@@ -1,9 +1,9 @@
-"""A folder that appears whole or not at all.
+"""A folder that appears whole or not at all, at whatever moment the process is killed.
 
-Everything is written into a hidden folder beside the destination and moved over it at the end. A process that is
-killed at any moment leaves the old data or none, and its leavings are cleaned up by the next conversion to the same
-place, which also puts back old data that were set aside when the kill fell between two moves. A lock file, which the
-system releases with the process, keeps two conversions from one place.
+Beside the destination `set` lie, while a conversion runs, `.set.inkmill` (where everything is written),
+`.set.inkmill-old` (the old data, between the two moves of `commit`) and `.set.inkmill-lock`. A process that is killed
+leaves the old data or none. The next conversion to the same place deletes what it left, and restores old data that
+were set aside when the kill fell between the two moves. The system releases the lock with the process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from inkmill.errors import OutputError
 from inkmill.files import make_folder, writing
 
 MANIFEST = "manifest.json"
-_SYNC_ONE_BY_ONE = 1000
-_COME_AND_GO = frozenset({"lock.mdb"})
+_SYNC_ONE_BY_ONE = 1000  # files; with more, one sync of the whole system is faster
+_VOLATILE = frozenset({"lock.mdb"})  # files that LMDB creates when it is read
 
 
 class Staging:
@@ -50,18 +50,22 @@ class Staging:
         self._overwrite = overwrite
         hidden = f".{self.destination.name}.inkmill"
         self.work = self.destination.with_name(hidden)
-        self.out, self.rejected = self.work / "out", self.work / "rejected"
+        self.out = self.work / "out"
+        self.rejected = self.work / "rejected"
         self.rejected_destination = self.destination.with_name(f"{self.destination.name}.rejected")
         self._old = self.destination.with_name(f"{hidden}-old")
         self._lock = _Lock(self.destination.with_name(f"{hidden}-lock"))
 
     def __enter__(self) -> Staging:
         make_folder(self.destination.parent)
+        # 1. The lock comes first: whoever holds it knows that hidden folders here belong to no living run.
         self._lock.acquire()
         try:
             with writing(self.destination):
+                # 2. Clean up after a killed run before looking at the destination, which may have to be restored.
                 self._clean()
                 self._check_place()
+                # 3. An empty scratch folder on the same file system, so that moving it is one atomic rename.
                 self.out.mkdir(parents=True)
         except BaseException:
             self._lock.release()
@@ -75,18 +79,22 @@ class Staging:
         self._lock.release()
 
     def commit(self) -> None:
-        """Bring everything to the disk and move it into place; raises OutputError."""
+        """Sync everything to the disk and move it into place; raises OutputError."""
         with writing(self.destination):
+            # 1. All bytes reach the disk before any name points to them.
             _sync(self.work)
             self.publish_rejected()
+            # 2. Two moves, since a folder cannot replace one that is not empty. Killed before the first, the old data
+            #    are in place; between them, they are in `_old`, and the next run restores them; after them, the new.
             if self.destination.exists():
                 self.destination.replace(self._old)
             self.out.replace(self.destination)
+            # 3. The names reach the disk, too; only then are the old data deleted.
             _sync_folder(self.destination.parent)
             shutil.rmtree(self._old, ignore_errors=True)
 
     def publish_rejected(self) -> None:
-        """Move the rejected samples into place, or take away those of the data that are replaced."""
+        """Move the rejected samples into place, or delete those of the data that are replaced."""
         with writing(self.rejected_destination):
             if self.rejected_destination.exists():
                 shutil.rmtree(self.rejected_destination)
@@ -94,12 +102,12 @@ class Staging:
                 self.rejected.replace(self.rejected_destination)
 
     def _clean(self) -> None:
-        """Undo what a killed run left; holding the lock means that no living run owns it."""
+        """Restore or delete what a killed run left; holding the lock means that no living run owns it."""
         if self._old.exists() and not self.destination.exists():
             self._old.replace(self.destination)
-        for leaving in (self._old, self.work):
-            if leaving.exists():
-                shutil.rmtree(leaving)
+        for folder in (self._old, self.work):
+            if folder.exists():
+                shutil.rmtree(folder)
 
     def _check_place(self) -> None:
         place, rejected = self.destination, self.rejected_destination
@@ -115,28 +123,28 @@ class Staging:
             raise OutputError(
                 f"{place} is not empty: choose another place, or replace it with --overwrite (overwrite=True in Python)"
             )
-        if foreign := what_convert_did_not_make(place):
-            raise OutputError(f"{place} is not overwritten, for {foreign}: remove it yourself")
+        if reason := why_not_replaceable(place):
+            raise OutputError(f"{place} is not overwritten, for {reason}: remove it yourself")
 
 
 def count_files(folder: Path) -> int:
-    """Return how many files a tree holds, those that LMDB makes on being read left out."""
+    """Return how many files a tree holds, without those that LMDB creates when it is read."""
     return sum(1 for _ in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (Path(place, name) for place, _, names in os.walk(folder) for name in names if name not in _COME_AND_GO)
+    return (Path(place, name) for place, _, names in os.walk(folder) for name in names if name not in _VOLATILE)
 
 
-def what_convert_did_not_make(folder: Path) -> str | None:
-    """Say what a folder holds beside a set that `convert` (here or TAO's) made, or None where nothing could be missed.
+def why_not_replaceable(folder: Path) -> str | None:
+    """Return the reason why a folder is not only a set that `convert` (ours or TAO's) made; None if it may be deleted.
 
-    A manifest is the last file that is written, and counts the others: what is newer was changed or added since.
+    A manifest is the last file that is written, and counts the others: any newer file was changed or added since.
     """
     names = {entry.name for entry in folder.iterdir()}
     if MANIFEST not in names and "data.mdb" in names:
-        strange = sorted(names - {"data.mdb", *_COME_AND_GO})
-        return f"{strange[0]} is no part of an LMDB" if strange else None
+        others = sorted(names - {"data.mdb", *_VOLATILE})
+        return f"{others[0]} is no part of an LMDB" if others else None
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         made = manifest.get("files") if manifest["format"] == "inkmill data set" else None
@@ -173,7 +181,7 @@ class _Lock:
             raise OutputError(f"another conversion is writing to this place (it holds {self._path}): wait for its end")
 
     def release(self) -> None:
-        # Removed before it is let go, or the next owner's file would be removed; Windows wants it the other way round.
+        # Deleted before it is released, or it might be the next owner's by then. Windows cannot delete an open file.
         with suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)
@@ -193,7 +201,7 @@ class _Lock:
 
 
 def _sync(folder: Path) -> None:
-    """Bring a tree to the disk: file by file, or the whole system at once when there are very many files."""
+    """Sync a tree to the disk: file by file, or the whole system at once when there are very many files."""
     count = 0
     for place, _, names in os.walk(folder):
         for name in names:
