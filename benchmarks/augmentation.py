@@ -1,8 +1,9 @@
 """How fast each engine applies an augmentation: `python benchmarks/augmentation.py [--preset scene_text]`.
 
-Prints one JSON line a row: what, device, images a second (median of 5 rounds), the rounds' spread. The rows of
-`apply_torch` keep the batch on the device and draw the tables beforehand; `draw` is timed by
-itself. `augment_torch` does all of it from 100,000 pictures on the device: fetches random ones, draws, applies.
+Prints one JSON line a row: what, device, images a second (median of 5 rounds), the rounds' spread. `sample` makes the
+parameters alone. `apply_cv` and `apply_torch` apply parameters sampled beforehand. `augment` is what training runs: it
+samples and applies in one compiled pass, on a batch that is on the device (`streamed`) or on random ones of 100,000
+images that the device holds (`held`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import cv2
 import numpy as np
 
 from inkmill.data.augment import Augmentation, AugmentParams, apply_cv
-from inkmill.data.augment.spec import load_preset, preset_names
+from inkmill.data.augment.ops import load_preset, preset_names
 
 HELD = 100_000
 
@@ -55,48 +56,39 @@ def main() -> None:
     cpu = f"{platform.processor() or platform.machine()}, 1 core"
     for preset in options.preset or preset_names():
         augmentation = Augmentation(load_preset(preset))
-        table = augmentation.draw(0, 0, index, 32, 128)
-        measure(f"draw {preset}", cpu, options.batch, partial(augmentation.draw, 0, 0, index, 32, 128), lambda: None)
-        few = partial(apply_cv, images[:256], table.rows(slice(256)))
+        params = augmentation.sample(0, 0, index, 32, 128)
+        sample = partial(augmentation.sample, 0, 0, index, 32, 128)
+        measure(f"sample {preset}", cpu, options.batch, sample, lambda: None)
+        few = partial(apply_cv, images[:256], params.rows(slice(256)))
         measure(f"apply_cv {preset}", cpu, 256, few, lambda: None)
-        on_gpu(f"apply_torch {preset}", images, table)
-        from_device_memory(f"augment_torch {preset}", augmentation, images)
+        on_gpu(preset, augmentation, images, params)
 
 
-def on_gpu(what: str, images: np.ndarray, table: AugmentParams) -> None:
-    """Measure the torch engine, compiled and not, where there is a GPU."""
+def on_gpu(preset: str, augmentation: Augmentation, images: np.ndarray, params: AugmentParams) -> None:
+    """Measure the torch engine, where there is a GPU."""
     import torch
 
-    from inkmill.data.augment.table_torch import apply_torch
+    from inkmill.data.augment.gpu import DeviceAugmenter
+    from inkmill.data.augment.torch_passes import apply_torch
 
     if not torch.cuda.is_available():
         return
+    name, count = torch.cuda.get_device_name(), len(images)
     batch = torch.from_numpy(images).cuda()
-    name = torch.cuda.get_device_name()
-    measure(what, name, len(images), lambda: apply_torch(batch, table), torch.cuda.synchronize)
-    measure(
-        f"{what} eager", name, len(images), lambda: apply_torch(batch, table, compiled=False), torch.cuda.synchronize
-    )
+    measure(f"apply_torch {preset}", name, count, lambda: apply_torch(batch, params), torch.cuda.synchronize)
+    held = batch.repeat(-(-HELD // count), 1, 1, 1)[:HELD]
+    index = np.random.default_rng(0).integers(0, HELD, (64, count))
+    for what, of_device in (("streamed", None), ("held", held)):
+        augmenter = DeviceAugmenter(augmentation, count, batch.device, held=of_device)
+        given = batch if of_device is None else None
+        numbers = itertools.count()
 
+        def work(augmenter: DeviceAugmenter, numbers: Iterator[int], given: torch.Tensor | None) -> None:
+            epoch, number = divmod(next(numbers), len(index))
+            augmenter(0, epoch, index[number], given)
 
-def from_device_memory(what: str, augmentation: Augmentation, images: np.ndarray) -> None:
-    """Measure batches of pictures that a GPU holds, where there is one."""
-    import torch
-
-    from inkmill.data.augment.augment_torch import DrawingPass
-
-    if not torch.cuda.is_available():
-        return
-    held = torch.from_numpy(images).cuda().repeat(-(-HELD // len(images)), 1, 1, 1)[:HELD]
-    augment = DrawingPass(augmentation, len(images), held.device, held=held)
-    index = np.random.default_rng(0).integers(0, HELD, (64, len(images)))
-    batches = itertools.count()
-
-    def work() -> torch.Tensor:
-        epoch, number = divmod(next(batches), len(index))
-        return augment(0, epoch, index[number])
-
-    measure(what, torch.cuda.get_device_name(), len(images), work, torch.cuda.synchronize)
+        step = partial(work, augmenter, numbers, given)
+        measure(f"augment {preset} {what}", name, count, step, torch.cuda.synchronize)
 
 
 if __name__ == "__main__":

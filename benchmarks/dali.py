@@ -33,7 +33,7 @@ from inkmill.bench.ours import augmented
 from inkmill.bench.strong import strong_ops
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.spec import Blur, Cutout, Jpeg, Noise
+from inkmill.data.augment.ops import Blur, Cutout, Jpeg, Noise
 from inkmill.data.loaders import AugmentOn, LoadPlan
 from inkmill.data.loaders.dali import require_dali
 from inkmill.data.loaders.dali.graph import PREFETCH, DaliEngine, Placement, build_pipeline

@@ -26,7 +26,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment.draw import Augmentation
+from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize

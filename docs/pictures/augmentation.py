@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from inkmill.data.augment import Augmentation, apply_cv
-from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names
+from inkmill.data.augment.ops import OPS, load_preset, parse_ops, preset_names
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
 
@@ -45,11 +45,11 @@ def main() -> None:
     for name in OPS.names():
         if name != "group":
             changes = parse_ops([{"op": name, "p": 1}])
-            rows.append(row(name, apply_cv(images, Augmentation(changes).draw(5, 0, index, HEIGHT, WIDTH))))
+            rows.append(row(name, apply_cv(images, Augmentation(changes).sample(5, 0, index, HEIGHT, WIDTH))))
     for name in preset_names():
         augmentation = Augmentation(load_preset(name))
         for epoch in (0, 1):
-            changed = apply_cv(images, augmentation.draw(5, epoch, index, HEIGHT, WIDTH))
+            changed = apply_cv(images, augmentation.sample(5, epoch, index, HEIGHT, WIDTH))
             rows.append(row("" if epoch else f"[{name}]", changed))
     half = (len(rows) + 1) // 2
     rows += [np.full_like(rows[0], 255)] * (2 * half - len(rows))

@@ -4,7 +4,7 @@ import pytest
 
 from inkmill.bench.strong import Strength, strong_ops, strong_spec
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.spec import Curve, Elastic, load_preset
+from inkmill.data.augment.ops import Curve, Elastic, load_preset
 
 
 def test_strong_is_the_scene_text_preset_less_its_local_warps():

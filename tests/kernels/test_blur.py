@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from inkmill.data.augment import Augmentation, passes_torch
-from inkmill.data.augment.spec import parse_ops
+from inkmill.data.augment import Augmentation, torch_passes
+from inkmill.data.augment.ops import parse_ops
 
 triton = pytest.importorskip("triton")
 
@@ -32,16 +32,17 @@ def largest_difference(device: str) -> float:
     from inkmill.kernels.blur import blur
 
     augmentation, largest = Augmentation(BLUR), 0.0
+    column, radius = augmentation.layout.start("blur"), augmentation.layout.blur_radius
     for batch, height, width, channels in SHAPES:
         generator = torch.Generator().manual_seed(1)
         pixels = torch.rand((batch, channels, height, width), generator=generator).mul(255).half().permute(0, 2, 3, 1)
-        values = torch.from_numpy(augmentation.draw(3, 2, np.arange(batch), height, width).values)
+        values = torch.from_numpy(augmentation.sample(3, 2, np.arange(batch), height, width).values)
         assert (values == 0).any()
         assert (values > 1).any()
         for rows in (None, torch.tensor([3, 0])):
-            expected = passes_torch.blur(pixels.float(), rows, values, augmentation.layout)
+            expected = torch_passes.blur(pixels.float(), rows, values, column, radius)
             on_device = None if rows is None else rows.to(device)
-            found = blur(pixels.to(device), on_device, values.to(device), augmentation.layout).cpu()
+            found = blur(pixels.to(device), on_device, values.to(device), column, radius).cpu()
             assert found.shape == expected.shape
             largest = max(largest, float((found.float() - expected).abs().max()))
     return largest

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from inkmill.data.augment import Augmentation, passes_torch
-from inkmill.data.augment.engine_torch import constants_on
-from inkmill.data.augment.spec import load_preset, parse_ops
+from inkmill.data.augment import Augmentation, torch_passes
+from inkmill.data.augment.ops import load_preset, parse_ops
+from inkmill.data.augment.params import LUMA
+from inkmill.data.augment.random_numbers import NOISE_UNIT, noise_ring
 
 pytest.importorskip("triton")
 
@@ -40,23 +41,25 @@ for name in SPECS:
 def largest_differences(ops, shape):
     """Return how far the kernels are from torch: places, shades, and the share of shades that differ.
 
-    Each pass that takes the place of some rows is asked for a few, for all, and for none.
+    Each pass that puts other images in the place of some is tested with a few, with all, and with none.
     """
-    from inkmill.kernels import passes as passes_triton
+    from inkmill.kernels.finish import finish
+    from inkmill.kernels.shade import shade
+    from inkmill.kernels.warp import warp
 
     augmentation, (batch, height, width, channels) = Augmentation(ops), shape
     layout = augmentation.layout
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (batch + 3, channels, height, width), generator=generator, dtype=torch.uint8)
-    images = images.permute(0, 2, 3, 1)  # their memory is in another order, as someone's own tensors may be
+    images = images.permute(0, 2, 3, 1)  # their memory is in another order, as a user's own tensors may be
     index = torch.randperm(batch + 3, generator=generator)[:batch]
-    values = torch.from_numpy(augmentation.draw(3, 2, np.arange(batch), height, width).values)
-    ring = constants_on(torch.device("cpu"))[0]
+    values = torch.from_numpy(augmentation.sample(3, 2, np.arange(batch), height, width).values)
     places = 0.0
     pixels = images[index]
-    if layout.space or layout.waves:
-        pixels = passes_triton.warp(images, index, values, layout)
-        places = far(pixels, passes_torch.warp(images, index, values, layout))
+    if "warp" in layout.passes:
+        columns = layout.start("space"), layout.start("waves"), layout.waves
+        pixels = warp(images, index, values, *columns)
+        places = far(pixels, torch_passes.warp(images, index, values, *columns))
     some = torch.tensor([3, 0])
     place = torch.full((batch,), -1)
     place[some] = torch.arange(2)
@@ -64,13 +67,19 @@ def largest_differences(ops, shape):
     if layout.cutouts:
         cutout_shades = values[:, layout.columns["cutouts"]][:, 4::5]
         cutout_shades += 0.5 - cutout_shades % 1  # half shades, which round to the even one
-    shades = []
-    for name, more, dtype in (("shade", (ring,), pixels.dtype), ("finish", (), torch.uint8)):
+    ring = torch.from_numpy(noise_ring().copy())
+    in_shade = values, ring, layout.start("colour"), layout.start("noise"), NOISE_UNIT, tuple(LUMA.tolist())
+    in_finish = values, layout.start("cutouts"), layout.cutouts
+    differences = []
+    for kernel, reference, numbers, dtype in (
+        (shade, torch_passes.shade, in_shade, pixels.dtype),
+        (finish, torch_passes.finish, in_finish, torch.uint8),
+    ):
         few, these = others.to(dtype), pixels.to(dtype)
         for given in [(these, None, None), (these, few, place), (few[[0, 1, 0, 1, 0]][:batch], these, None)]:
-            one, other = (getattr(by, name)(*given, values, *more, layout) for by in (passes_triton, passes_torch))
-            shades.append((one.int() - other.int()).abs())
-    return places, max(int(one.max()) for one in shades), max(float(one.float().mean()) for one in shades)
+            one, other = (run(*given, *numbers) for run in (kernel, reference))
+            differences.append((one.int() - other.int()).abs())
+    return places, max(int(one.max()) for one in differences), max(float(one.float().mean()) for one in differences)
 
 
 def far(one, other):

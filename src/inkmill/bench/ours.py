@@ -118,6 +118,6 @@ def augmented(batch: Batch) -> Tensor:
     images: Tensor = batch.images
     if batch.augmentation is None:
         return images
-    from inkmill.data.augment.augment_torch import apply_deferred
+    from inkmill.data.augment.gpu import apply_deferred
 
     return apply_deferred(images, batch.augmentation)

@@ -12,7 +12,7 @@ import math
 from typing import Any, TypeVar
 
 from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment import spec as ops
+from inkmill.data.augment import ops
 
 _PRESET = "scene_text"
 _LEFT_OUT = (ops.Curve, ops.Elastic)

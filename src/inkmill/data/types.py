@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inkmill.errors import DataError
 
 if TYPE_CHECKING:
-    from inkmill.data.augment.changes import DeferredAugmentation
+    from inkmill.data.augment.params import DeferredAugmentation
 
 
 @dataclass(frozen=True, slots=True)

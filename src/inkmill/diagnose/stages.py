@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inkmill.data.augment.apply_cv import apply_cv
-from inkmill.data.augment.augment_torch import apply_deferred
-from inkmill.data.augment.changes import DeferredAugmentation
+from inkmill.data.augment.cpu import apply_cv
+from inkmill.data.augment.gpu import apply_deferred
+from inkmill.data.augment.params import DeferredAugmentation
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.assemble import BatchAssembler
 from inkmill.data.loaders.rows import RaggedImages, ragged_bytes
@@ -148,9 +148,9 @@ class _Chunks:
             return {"augment": self._window(lambda number: pipeline.apply(batches[number], 0, 0, index[number]))}
         assert plan.numbers is not None
         numbers = plan.numbers
-        tables = [numbers.draw(0, 0, np.array(some), resize.height, width) for some in self.rows]
+        tables = [numbers.sample(0, 0, np.array(some), resize.height, width) for some in self.rows]
         every = np.arange(plan.batch_size)  # a whole batch: drawing a few rows costs hardly less than drawing many
-        draw = self._window(lambda number: numbers.draw(0, number, every, resize.height, width), len(every))
+        draw = self._window(lambda number: numbers.sample(0, number, every, resize.height, width), len(every))
         return {
             "draw": draw,
             "augment": self._window(lambda number: apply_cv(batches[number], tables[number])),

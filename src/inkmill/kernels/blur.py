@@ -1,6 +1,6 @@
-"""Blur as a GPU kernel that runs along the lines, and then along the columns of what it made.
+"""Blur as a GPU kernel that runs along the lines, and then along the columns of its result.
 
-A picture's Gaussian reaches as far as its sigma asks for, so one that is hardly blurred costs hardly anything.
+An image's Gaussian reaches as far as its sigma asks for, so one that is hardly blurred costs hardly anything.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import ParamLayout
-
-_BLOCK = 1024  # numbers of a program
+_BLOCK = 1024  # pixels times channels of a program
 
 
-def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
-    """Blur some rows of a batch: a Gaussian, cut at 3 sigma, borders repeated.
+def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, column: int, radius: int) -> Tensor:
+    """Blur some images of a batch: a Gaussian, cut at 3 sigma, borders repeated.
 
     Args:
         pixels: float16 (B, H, W, C) on a GPU.
-        rows: int64 (n,), which; None for all.
-        values: float32 (B, layout.size), contiguous.
-        layout: what the columns are.
+        rows: int64 (n,), which images; None for all.
+        values: float32 (B, columns), contiguous.
+        column: where sigma is.
+        radius: unused here; the reference needs it, which blurs all images with a kernel of one size.
 
     Returns:
         float16 (n, H, W, C).
@@ -45,7 +44,7 @@ def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, layout: ParamLayou
             values.shape[1],
             CHOSEN=rows is not None,
             FETCHED=source is pixels,
-            SIGMA=layout.start("blur"),
+            SIGMA=column,
             SIZE=size,
             STEP=step,
             BLOCK=_BLOCK,
@@ -60,7 +59,7 @@ def _blur(  # type: ignore[no-untyped-def]
     values,
     goal,
     count,
-    size,
+    columns,
     CHOSEN: tl.constexpr,
     FETCHED: tl.constexpr,
     SIGMA: tl.constexpr,
@@ -71,7 +70,7 @@ def _blur(  # type: ignore[no-untyped-def]
     """Blur along an axis of SIZE places, STEP numbers apart."""
     row = tl.program_id(0).to(tl.int64)
     number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = number < count
+    in_image = number < count
     chosen = row
     if CHOSEN:
         chosen = tl.load(rows + row)
@@ -79,7 +78,7 @@ def _blur(  # type: ignore[no-untyped-def]
         source += chosen * count
     else:
         source += row * count
-    sigma = tl.load(values + chosen * size + SIGMA)
+    sigma = tl.load(values + chosen * columns + SIGMA)
     reach = tl.ceil(3.0 * sigma).to(tl.int32)
     sigma = tl.maximum(sigma, 1e-3)
     place = number // STEP % SIZE
@@ -88,6 +87,6 @@ def _blur(  # type: ignore[no-untyped-def]
     for tap in range(-reach, reach + 1):
         weight = tl.exp(-0.5 * (tap / sigma) * (tap / sigma))
         to = tl.minimum(tl.maximum(place + tap, 0), SIZE - 1)
-        value += weight * tl.load(source + number + (to - place) * STEP, mask=there, other=0).to(tl.float32)
+        value += weight * tl.load(source + number + (to - place) * STEP, mask=in_image, other=0).to(tl.float32)
         total += weight
-    tl.store(goal + row * count + number, (value / total).to(tl.float16), mask=there)
+    tl.store(goal + row * count + number, (value / total).to(tl.float16), mask=in_image)

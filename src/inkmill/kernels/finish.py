@@ -1,4 +1,4 @@
-"""What covers a finished picture, as a GPU kernel that asks a picture for it once, and not each of its pixels."""
+"""Compressed images and cutouts as a GPU kernel, which looks once an image, not once a pixel, for what covers it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import ParamLayout
-from inkmill.kernels.nearest import nearest
+from inkmill.kernels.rounding import nearest
 
 _BLOCK = 2048  # bytes of a program
 
 
-def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, layout: ParamLayout) -> Tensor:
-    """Put the compressed rows in their places, and cut out.
+def finish(
+    pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, cutouts: int, count: int
+) -> Tensor:
+    """Put the compressed images in their places, and paint the cutouts.
 
     Args:
         pixels: uint8 (B, H, W, C) on a GPU.
-        marked: uint8 (n, H, W, C), what takes the place of some rows; None for nothing.
-        place: int64 (B,), where in `marked` a row lies, -1 for nowhere; None where `marked` is all rows, or None.
-        values: float32 (B, layout.size), contiguous.
-        layout: what the columns are.
+        marked: uint8 (n, H, W, C), what takes the place of some images; None for nothing.
+        place: int64 (B,), where in `marked` an image lies, -1 for nowhere; None if `marked` is all images, or None.
+        values: float32 (B, columns), contiguous.
+        cutouts: first column of the rectangles (5 numbers each), -1 where they are absent.
+        count: number of rectangles.
 
     Returns:
         uint8 (B, H, W, C).
@@ -41,8 +43,8 @@ def finish(pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: 
         width,
         values.shape[1],
         REPLACED=place is not None,
-        CUTOUTS=layout.start("cutouts"),
-        COUNT=layout.cutouts,
+        CUTOUTS=cutouts,
+        COUNT=count,
         CHANNELS=channels,
         BLOCK=_BLOCK,
     )
@@ -58,7 +60,7 @@ def _finish(  # type: ignore[no-untyped-def]
     out,
     count,
     width,
-    size,
+    columns,
     REPLACED: tl.constexpr,
     CUTOUTS: tl.constexpr,
     COUNT: tl.constexpr,
@@ -67,19 +69,19 @@ def _finish(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     byte = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = byte < count
+    in_image = byte < count
     source = pixels + row * count
     if REPLACED:
         other = tl.load(place + row)
         if other >= 0:
             source = marked + other * count
-    value = tl.load(source + byte, mask=there, other=0)
+    value = tl.load(source + byte, mask=in_image, other=0)
     for k in tl.static_range(COUNT):
-        rectangle = values + row * size + CUTOUTS + 5 * k
+        rectangle = values + row * columns + CUTOUTS + 5 * k
         left, top = tl.load(rectangle), tl.load(rectangle + 1)
         right, bottom = tl.load(rectangle + 2), tl.load(rectangle + 3)
         if left < right:
             x, y = byte // CHANNELS % width, byte // CHANNELS // width
             inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
             value = tl.where(inside, nearest(tl.load(rectangle + 4)).to(tl.uint8), value)
-    tl.store(out + row * count + byte, value, mask=there)
+    tl.store(out + row * count + byte, value, mask=in_image)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inkmill.data.loaders.rows import NUMBERS, Shape
-from inkmill.kernels.nearest import nearest
+from inkmill.kernels.rounding import nearest
 
 _BLOCK = 512  # pixels of a program
 

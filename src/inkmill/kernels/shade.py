@@ -7,26 +7,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT
-from inkmill.data.augment.table import LUMA, ParamLayout
-from inkmill.kernels.nearest import nearest
+from inkmill.kernels.rounding import nearest
 
 _BLOCK = 512  # pixels of a program
-_RED, _GREEN, _BLUE = (float(share) for share in LUMA)
 
 
 def shade(
-    pixels: Tensor, blurred: Tensor | None, place: Tensor | None, values: Tensor, ring: Tensor, layout: ParamLayout
+    pixels: Tensor,
+    blurred: Tensor | None,
+    place: Tensor | None,
+    values: Tensor,
+    ring: Tensor,
+    colour: int,
+    noise: int,
+    noise_unit: float,
+    luma: tuple[float, float, float],
 ) -> Tensor:
-    """Apply colour and noise, and round.
+    """Put the blurred images in their places, apply colour and noise, and round.
 
     Args:
         pixels: float16 or uint8 (B, H, W, C) on a GPU.
-        blurred: of the same dtype (n, H, W, C), what takes the place of some rows; None for nothing.
-        place: int64 (B,), where in `blurred` a row lies, -1 for nowhere; None where `blurred` is all rows, or None.
-        values: float32 (B, layout.size), contiguous.
-        ring: the ring of noise on the GPU.
-        layout: what the columns are.
+        blurred: of the same dtype (n, H, W, C), what takes the place of some images; None for nothing.
+        place: int64 (B,), where in `blurred` an image lies, -1 for nowhere; None if `blurred` is all images, or None.
+        values: float32 (B, columns), contiguous.
+        ring: int8 (a power of two,), the noise.
+        colour, noise: first columns of the matrix (12 numbers) and of the noise (2), -1 where they are absent.
+        noise_unit: the ring's standard deviation.
+        luma: weights of red, green and blue in gray.
 
     Returns:
         uint8 (B, H, W, C).
@@ -46,14 +53,14 @@ def shade(
         height * width,
         values.shape[1],
         REPLACED=place is not None,
-        COLOUR=layout.start("colour"),
-        NOISE=layout.start("noise"),
+        COLOUR=colour,
+        NOISE=noise,
         CHANNELS=channels,
-        RING=NOISE_RING,
-        UNIT=NOISE_UNIT,
-        RED=_RED,
-        GREEN=_GREEN,
-        BLUE=_BLUE,
+        RING=len(ring),
+        UNIT=noise_unit,
+        RED=luma[0],
+        GREEN=luma[1],
+        BLUE=luma[2],
         BLOCK=_BLOCK,
     )
     return out
@@ -68,7 +75,7 @@ def _shade(  # type: ignore[no-untyped-def]
     ring,
     out,
     count,
-    size,
+    columns,
     REPLACED: tl.constexpr,
     COLOUR: tl.constexpr,
     NOISE: tl.constexpr,
@@ -82,8 +89,8 @@ def _shade(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = pixel < count
-    numbers = values + row * size
+    in_image = pixel < count
+    numbers = values + row * columns
     source = pixels + row * count * CHANNELS
     if REPLACED:
         other = tl.load(place + row)
@@ -93,25 +100,25 @@ def _shade(  # type: ignore[no-untyped-def]
     to = out + row * count * CHANNELS + pixel * CHANNELS
     if COLOUR >= 0:
         m = numbers + COLOUR
-        if CHANNELS == 1:  # see table.gray_gain
+        if CHANNELS == 1:  # as in params.gray_gain of augmentation
             gain = RED * (tl.load(m) + tl.load(m + 1) + tl.load(m + 2))
             gain += GREEN * (tl.load(m + 4) + tl.load(m + 5) + tl.load(m + 6))
             gain += BLUE * (tl.load(m + 8) + tl.load(m + 9) + tl.load(m + 10))
             more = RED * tl.load(m + 3) + GREEN * tl.load(m + 7) + BLUE * tl.load(m + 11)
-            gray = tl.load(source, mask=there, other=0).to(tl.float32)
-            _add_noise(gray * gain + more, ring, numbers, pixel, there, to, 0, NOISE, CHANNELS, RING, UNIT)
+            gray = tl.load(source, mask=in_image, other=0).to(tl.float32)
+            _add_noise(gray * gain + more, ring, numbers, pixel, in_image, to, 0, NOISE, CHANNELS, RING, UNIT)
         else:
-            red = tl.load(source, mask=there, other=0).to(tl.float32)
-            green = tl.load(source + 1, mask=there, other=0).to(tl.float32)
-            blue = tl.load(source + 2, mask=there, other=0).to(tl.float32)
+            red = tl.load(source, mask=in_image, other=0).to(tl.float32)
+            green = tl.load(source + 1, mask=in_image, other=0).to(tl.float32)
+            blue = tl.load(source + 2, mask=in_image, other=0).to(tl.float32)
             for c in tl.static_range(CHANNELS):
                 n = m + 4 * c
                 value = tl.load(n) * red + tl.load(n + 1) * green + tl.load(n + 2) * blue + tl.load(n + 3)
-                _add_noise(value, ring, numbers, pixel, there, to, c, NOISE, CHANNELS, RING, UNIT)
+                _add_noise(value, ring, numbers, pixel, in_image, to, c, NOISE, CHANNELS, RING, UNIT)
     else:
         for c in tl.static_range(CHANNELS):
-            value = tl.load(source + c, mask=there, other=0).to(tl.float32)
-            _add_noise(value, ring, numbers, pixel, there, to, c, NOISE, CHANNELS, RING, UNIT)
+            value = tl.load(source + c, mask=in_image, other=0).to(tl.float32)
+            _add_noise(value, ring, numbers, pixel, in_image, to, c, NOISE, CHANNELS, RING, UNIT)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -120,7 +127,7 @@ def _add_noise(  # type: ignore[no-untyped-def]
     ring,
     numbers,
     pixel,
-    there,
+    in_image,
     to,
     c,
     NOISE: tl.constexpr,
@@ -134,4 +141,4 @@ def _add_noise(  # type: ignore[no-untyped-def]
         begin = tl.load(numbers + NOISE + 1).to(tl.int32)
         noise = tl.load(ring + ((begin + pixel * CHANNELS + c) & (RING - 1))).to(tl.float32)
         value = tl.minimum(tl.maximum(value + noise * (tl.load(numbers + NOISE) / UNIT), 0.0), 255.0)
-    tl.store(to + c, nearest(value).to(tl.uint8), mask=there)
+    tl.store(to + c, nearest(value).to(tl.uint8), mask=in_image)

@@ -1,4 +1,4 @@
-"""Fetching every pixel from its place, as a GPU kernel.
+"""Warp as a GPU kernel: fetching every pixel from its place.
 
 A place, a division and perhaps some sines, is worked out once here and not once for each of a pixel's channels, as a
 compiler does that makes a kernel of a tensor's elements: 2,048 crops of 32x128x3 take one H200 56 microseconds, and
@@ -12,19 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inkmill.data.augment.table import ParamLayout
-
 _BLOCK = 512  # pixels of a program
 
 
-def warp(images: Tensor, index: Tensor, values: Tensor, layout: ParamLayout) -> Tensor:
+def warp(images: Tensor, index: Tensor, values: Tensor, space: int, waves: int, wave_count: int) -> Tensor:
     """Fetch each output pixel from its place in the input, bilinear, borders repeated.
 
     Args:
         images: uint8 (N, H, W, C) on a GPU.
         index: int64 (B,), which of the images.
-        values: float32 (B, layout.size), contiguous.
-        layout: what the columns are.
+        values: float32 (B, columns), contiguous.
+        space, waves: first columns of the matrix (9 numbers) and of the waves (5 each), -1 where they are absent.
+        wave_count: number of waves.
 
     Returns:
         float16 (B, H, W, C): within a sixteenth of a shade.
@@ -40,9 +39,9 @@ def warp(images: Tensor, index: Tensor, values: Tensor, layout: ParamLayout) -> 
         height,
         width,
         values.shape[1],
-        SPACE=layout.start("space"),
-        WAVES=layout.start("waves"),
-        COUNT=layout.waves,
+        SPACE=space,
+        WAVES=waves,
+        COUNT=wave_count,
         CHANNELS=channels,
         BLOCK=_BLOCK,
     )
@@ -57,7 +56,7 @@ def _warp(  # type: ignore[no-untyped-def]
     out,
     height,
     width,
-    size,
+    columns,
     SPACE: tl.constexpr,
     WAVES: tl.constexpr,
     COUNT: tl.constexpr,
@@ -66,23 +65,25 @@ def _warp(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = pixel < height * width
-    numbers = values + row * size
+    in_image = pixel < height * width
+    numbers = values + row * columns
+    # 1. Where the pixel comes from: the waves, then the matrix in homogeneous coordinates.
     x = (pixel % width).to(tl.float32)
     y = (pixel // width).to(tl.float32)
     if WAVES >= 0:
         from_x, from_y = x, y
         for k in tl.static_range(COUNT):
             wave = numbers + WAVES + 5 * k
-            swing = tl.sin(tl.load(wave + 2) * from_x + tl.load(wave + 3) * from_y + tl.load(wave + 4))
-            x += tl.load(wave) * swing
-            y += tl.load(wave + 1) * swing
+            sine = tl.sin(tl.load(wave + 2) * from_x + tl.load(wave + 3) * from_y + tl.load(wave + 4))
+            x += tl.load(wave) * sine
+            y += tl.load(wave + 1) * sine
     if SPACE >= 0:
         m = numbers + SPACE
-        depth = tl.load(m + 6) * x + tl.load(m + 7) * y + tl.load(m + 8)
-        to_x = (tl.load(m) * x + tl.load(m + 1) * y + tl.load(m + 2)) / depth
-        y = (tl.load(m + 3) * x + tl.load(m + 4) * y + tl.load(m + 5)) / depth
+        w = tl.load(m + 6) * x + tl.load(m + 7) * y + tl.load(m + 8)
+        to_x = (tl.load(m) * x + tl.load(m + 1) * y + tl.load(m + 2)) / w
+        y = (tl.load(m + 3) * x + tl.load(m + 4) * y + tl.load(m + 5)) / w
         x = to_x
+    # 2. What is there: the four pixels around, weighted, for all channels.
     x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
     left, top = tl.floor(x), tl.floor(y)
@@ -92,10 +93,10 @@ def _warp(  # type: ignore[no-untyped-def]
     image = images + tl.load(index + row) * height * width * CHANNELS
     to = out + row * height * width * CHANNELS + pixel * CHANNELS
     for c in tl.static_range(CHANNELS):
-        a = tl.load(image + (y0 * width + x0) * CHANNELS + c, mask=there, other=0).to(tl.float32)
-        b = tl.load(image + (y0 * width + x1) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        a = tl.load(image + (y0 * width + x0) * CHANNELS + c, mask=in_image, other=0).to(tl.float32)
+        b = tl.load(image + (y0 * width + x1) * CHANNELS + c, mask=in_image, other=0).to(tl.float32)
         upper = a + right_share * (b - a)
-        a = tl.load(image + (y1 * width + x0) * CHANNELS + c, mask=there, other=0).to(tl.float32)
-        b = tl.load(image + (y1 * width + x1) * CHANNELS + c, mask=there, other=0).to(tl.float32)
+        a = tl.load(image + (y1 * width + x0) * CHANNELS + c, mask=in_image, other=0).to(tl.float32)
+        b = tl.load(image + (y1 * width + x1) * CHANNELS + c, mask=in_image, other=0).to(tl.float32)
         lower = a + right_share * (b - a)
-        tl.store(to + c, (upper + low_share * (lower - upper)).to(tl.float16), mask=there)
+        tl.store(to + c, (upper + low_share * (lower - upper)).to(tl.float16), mask=in_image)

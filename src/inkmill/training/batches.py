@@ -91,7 +91,7 @@ def training_input(batch: Batch) -> Tensor:
     """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
     images: Tensor = batch.images
     if (deferred := batch.augmentation) is not None:
-        from inkmill.data.augment.augment_torch import apply_deferred
+        from inkmill.data.augment.gpu import apply_deferred
 
         images = apply_deferred(images, deferred)
     return to_input(images)

@@ -1,4 +1,4 @@
-"""The engines on real captchas: what a table asks for is what one sees, and engines agree."""
+"""The engines on real captchas: what a params asks for is what one sees, and engines agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inkmill.data.augment import Augmentation, AugmentParams, apply_cv
-from inkmill.data.augment.spec import OPS, load_preset, parse_ops, preset_names
+from inkmill.data.augment.ops import OPS, load_preset, parse_ops, preset_names
 
 # Largest mean and largest single difference between OpenCV and torch, in shades of 255. OpenCV rounds to whole shades
 # after each change, torch once at the end. In JPEG a coefficient that lies between two steps may fall to either side.
@@ -16,16 +16,16 @@ ONE_BY_ONE = {name: JPEG if name == "jpeg" else ROUNDING for name in OPS.names()
 PRESETS = {"tao": (0.1, 2), "captcha": (0.1, 3), "lib_ocr": (0.3, 3), "scene_text": (0.4, 60)}
 
 
-def drawn(images: np.ndarray, *entries: dict, seed: int = 0) -> AugmentParams:
+def sampled(images: np.ndarray, *entries: dict, seed: int = 0) -> AugmentParams:
     count, height, width, _ = images.shape
-    return Augmentation(parse_ops(entries)).draw(seed, 0, np.arange(count), height, width)
+    return Augmentation(parse_ops(entries)).sample(seed, 0, np.arange(count), height, width)
 
 
-def apply_torch(images: np.ndarray, table: AugmentParams) -> np.ndarray:
+def apply_torch(images: np.ndarray, params: AugmentParams) -> np.ndarray:
     torch = pytest.importorskip("torch")
-    from inkmill.data.augment.table_torch import apply_torch
+    from inkmill.data.augment.torch_passes import apply_torch
 
-    return apply_torch(torch.from_numpy(images), table).numpy()
+    return apply_torch(torch.from_numpy(images), params).numpy()
 
 
 def assert_close(one: np.ndarray, other: np.ndarray, tolerance: tuple[float, int]) -> None:
@@ -37,9 +37,9 @@ def assert_close(one: np.ndarray, other: np.ndarray, tolerance: tuple[float, int
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_opencv_and_torch_agree_on_each_op(crops: dict[int, np.ndarray], name: str, channels: int) -> None:
-    table = drawn(crops[channels], {"op": name, "p": 1})
-    ours = apply_cv(crops[channels], table)
-    assert_close(ours, apply_torch(crops[channels], table), ONE_BY_ONE[name])
+    params = sampled(crops[channels], {"op": name, "p": 1})
+    ours = apply_cv(crops[channels], params)
+    assert_close(ours, apply_torch(crops[channels], params), ONE_BY_ONE[name])
     colour_only = name in ("gray", "hue", "saturation")
     assert np.array_equal(ours, crops[channels]) == (colour_only and channels == 1)
 
@@ -48,32 +48,32 @@ def test_opencv_and_torch_agree_on_each_op(crops: dict[int, np.ndarray], name: s
 @pytest.mark.parametrize("name", preset_names())
 def test_opencv_and_torch_agree_on_each_preset(crops: dict[int, np.ndarray], name: str, channels: int) -> None:
     images = crops[channels]
-    table = Augmentation(load_preset(name)).draw(1, 2, np.arange(len(images)), 32, 128)
-    assert_close(apply_cv(images, table), apply_torch(images, table), PRESETS[name])
+    params = Augmentation(load_preset(name)).sample(1, 2, np.arange(len(images)), 32, 128)
+    assert_close(apply_cv(images, params), apply_torch(images, params), PRESETS[name])
 
 
 def test_a_row_looks_the_same_in_any_batch(crops: dict[int, np.ndarray]) -> None:
     images = crops[3]
-    table = Augmentation(load_preset("scene_text")).draw(0, 0, np.arange(len(images)), 32, 128)
-    together, by_torch = apply_cv(images, table), apply_torch(images, table)
+    params = Augmentation(load_preset("scene_text")).sample(0, 0, np.arange(len(images)), 32, 128)
+    together, by_torch = apply_cv(images, params), apply_torch(images, params)
     for row in range(0, 64, 7):
         alone = slice(row, row + 1)
-        assert np.array_equal(apply_cv(images[alone], table.rows(alone)), together[alone])
-        assert_close(apply_torch(images[alone], table.rows(alone)), by_torch[alone], (0.01, 1))
+        assert np.array_equal(apply_cv(images[alone], params.rows(alone)), together[alone])
+        assert_close(apply_torch(images[alone], params.rows(alone)), by_torch[alone], (0.01, 1))
 
 
 def test_the_input_is_left_as_it_was(crops: dict[int, np.ndarray]) -> None:
     before = crops[3].copy()
-    table = Augmentation(load_preset("scene_text")).draw(0, 0, np.arange(64), 32, 128)
-    apply_cv(crops[3], table)
-    apply_torch(crops[3], table)
+    params = Augmentation(load_preset("scene_text")).sample(0, 0, np.arange(64), 32, 128)
+    apply_cv(crops[3], params)
+    apply_torch(crops[3], params)
     assert np.array_equal(crops[3], before)
 
 
 def test_a_flip_mirrors_and_a_shift_repeats_the_border(crops: dict[int, np.ndarray]) -> None:
     images = crops[3]
-    assert np.array_equal(apply_cv(images, drawn(images, {"op": "flip"})), images[:, :, ::-1])
-    shifted = apply_cv(images, drawn(images, {"op": "shift", "x": [0.25, 0.25], "y": 0}))
+    assert np.array_equal(apply_cv(images, sampled(images, {"op": "flip"})), images[:, :, ::-1])
+    shifted = apply_cv(images, sampled(images, {"op": "shift", "x": [0.25, 0.25], "y": 0}))
     assert np.array_equal(shifted[:, :, 32:], images[:, :, :-32])
     assert np.array_equal(shifted[:, :, :32], np.repeat(images[:, :, :1], 32, axis=2))
 
@@ -81,7 +81,7 @@ def test_a_flip_mirrors_and_a_shift_repeats_the_border(crops: dict[int, np.ndarr
 def test_a_blur_is_the_gaussian_it_says(crops: dict[int, np.ndarray]) -> None:
     point = np.zeros((1, 33, 33, 1), np.uint8)
     point[0, 16, 16] = 255
-    blurred = apply_torch(point, drawn(point, {"op": "blur", "sigma": 1.5}))[0, :, :, 0]
+    blurred = apply_torch(point, sampled(point, {"op": "blur", "sigma": 1.5}))[0, :, :, 0]
     y, x = np.mgrid[-16:17, -16:17]
     gaussian = 255 * np.exp(-(x**2 + y**2) / (2 * 1.5**2)) / (2 * np.pi * 1.5**2)
     assert np.abs(blurred - gaussian).max() <= 1
@@ -89,7 +89,7 @@ def test_a_blur_is_the_gaussian_it_says(crops: dict[int, np.ndarray]) -> None:
 
 def test_noise_has_its_standard_deviation_and_differs_between_images() -> None:
     gray = np.full((8, 32, 128, 3), 128, np.uint8)
-    noise = apply_cv(gray, drawn(gray, {"op": "noise", "std": 10})).astype(float) - 128
+    noise = apply_cv(gray, sampled(gray, {"op": "noise", "std": 10})).astype(float) - 128
     assert noise.std() == pytest.approx(10, rel=0.02)
     assert abs(noise.mean()) < 0.3
     assert np.abs(np.corrcoef(noise.reshape(8, -1)) - np.eye(8)).max() < 0.05
@@ -97,48 +97,48 @@ def test_noise_has_its_standard_deviation_and_differs_between_images() -> None:
 
 def test_noise_runs_on_over_the_end_of_the_ring() -> None:
     gray = np.full((1, 640, 640, 3), 128, np.uint8)  # more numbers than the ring has
-    table = drawn(gray, {"op": "noise", "std": 10})
-    assert np.array_equal(apply_cv(gray, table), apply_torch(gray, table))
+    params = sampled(gray, {"op": "noise", "std": 10})
+    assert np.array_equal(apply_cv(gray, params), apply_torch(gray, params))
 
 
 @pytest.mark.parametrize("quality", [10, 50, 90])
 def test_jpeg_marks_in_torch_cost_what_a_real_jpeg_costs(crops: dict[int, np.ndarray], quality: int) -> None:
     images = crops[3]
-    table = drawn(images, {"op": "jpeg", "quality": quality})
-    lost = [np.abs(apply(images, table).astype(float) - images).mean() for apply in (apply_cv, apply_torch)]
+    params = sampled(images, {"op": "jpeg", "quality": quality})
+    lost = [np.abs(apply(images, params).astype(float) - images).mean() for apply in (apply_cv, apply_torch)]
     assert lost[1] == pytest.approx(lost[0], rel=0.05)
 
 
 def test_a_cutout_paints_its_rectangle_and_nothing_else() -> None:
     black = np.zeros((1, 20, 50, 3), np.uint8)
-    table = drawn(black, {"op": "cutout", "size": 0.5, "shade": 200})
-    left, top, right, bottom, _ = table.cutouts[0, 0].astype(int)
+    params = sampled(black, {"op": "cutout", "size": 0.5, "shade": 200})
+    left, top, right, bottom, _ = params.cutouts[0, 0].astype(int)
     expected = cv2.rectangle(black[0].copy(), (left, top), (right - 1, bottom - 1), (200, 200, 200), -1)
     assert expected.any()
-    assert np.array_equal(apply_cv(black, table)[0], expected)
-    assert np.array_equal(apply_torch(black, table)[0], expected)
+    assert np.array_equal(apply_cv(black, params)[0], expected)
+    assert np.array_equal(apply_torch(black, params)[0], expected)
 
 
 def test_a_curve_bends_a_straight_line() -> None:
     line = np.zeros((1, 32, 128, 1), np.uint8)
     line[0, 15:18] = 255
-    bent = apply_cv(line, drawn(line, {"op": "curve", "amplitude": 0.25, "cycles": 1}))[0, :, :, 0]
+    bent = apply_cv(line, sampled(line, {"op": "curve", "amplitude": 0.25, "cycles": 1}))[0, :, :, 0]
     heights = (bent * np.arange(32)[:, None]).sum(axis=0) / bent.sum(axis=0)
     assert np.ptp(heights) == pytest.approx(2 * 0.25 * 32, abs=1)
 
 
 def test_nothing_to_do_gives_the_images_back(crops: dict[int, np.ndarray]) -> None:
-    table = drawn(crops[3])
-    assert np.array_equal(apply_cv(crops[3], table), crops[3])
-    assert np.array_equal(apply_torch(crops[3], table), crops[3])
+    params = sampled(crops[3])
+    assert np.array_equal(apply_cv(crops[3], params), crops[3])
+    assert np.array_equal(apply_torch(crops[3], params), crops[3])
 
 
-def test_a_table_of_another_batch_or_size_is_refused(crops: dict[int, np.ndarray]) -> None:
+def test_params_of_another_batch_or_size_are_refused(crops: dict[int, np.ndarray]) -> None:
     for apply in (apply_cv, apply_torch):
         with pytest.raises(
-            ValueError, match=r"drawn for a batch of \(64, 32, 128\), the images are \(63, 32, 128, 3\)"
+            ValueError, match=r"sampled for a batch of \(64, 32, 128\), the images are \(63, 32, 128, 3\)"
         ):
-            apply(crops[3][:63], drawn(crops[3], {"op": "flip"}))
+            apply(crops[3][:63], sampled(crops[3], {"op": "flip"}))
 
 
 @pytest.mark.gpu
@@ -147,10 +147,10 @@ def test_the_compiled_engine_on_a_gpu_agrees_too(crops: dict[int, np.ndarray], n
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    from inkmill.data.augment.table_torch import apply_torch as apply
+    from inkmill.data.augment.torch_passes import apply_torch as apply
 
     images = np.tile(crops[3], (8, 1, 1, 1))  # enough rows for blur and JPEG to run on a part of them
     for epoch in (0, 1):  # the first records the pass, the second replays it
-        table = Augmentation(load_preset(name)).draw(0, epoch, np.arange(len(images)), 32, 128)
-        on_gpu = apply(torch.from_numpy(images).cuda(), table).cpu().numpy()
-        assert_close(apply_cv(images, table), on_gpu, PRESETS[name])
+        params = Augmentation(load_preset(name)).sample(0, epoch, np.arange(len(images)), 32, 128)
+        on_gpu = apply(torch.from_numpy(images).cuda(), params).cpu().numpy()
+        assert_close(apply_cv(images, params), on_gpu, PRESETS[name])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inkmill.data.augment import Augmentation, apply_cv, move_polygons
-from inkmill.data.augment.spec import parse_ops
+from inkmill.data.augment.ops import parse_ops
 from inkmill.data.types import Polygons
 
 WIDTH, HEIGHT = 160, 120
@@ -18,7 +18,7 @@ def one(*corners: tuple[float, float], text: str = "a") -> Polygons:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_drawn_polygon_lies_where_its_picture_went(seed: int) -> None:
+def test_a_painted_polygon_lies_where_its_picture_went(seed: int) -> None:
     """Paint a polygon and move the picture; move the polygon and paint it: the two pictures agree."""
     shape = one((50, 40), (110, 45), (100, 80), (55, 75))
     painted = np.zeros((1, HEIGHT, WIDTH, 1), np.uint8)
@@ -26,11 +26,11 @@ def test_a_drawn_polygon_lies_where_its_picture_went(seed: int) -> None:
     changes = parse_ops(
         [{"op": "rotate", "degrees": 20}, {"op": "shear"}, {"op": "scale"}, {"op": "perspective"}, {"op": "elastic"}]
     )
-    table = Augmentation(changes).draw(seed, 0, np.arange(1), HEIGHT, WIDTH)
-    moved = move_polygons(shape, table.space[0], WIDTH, HEIGHT, table.waves[0])
+    params = Augmentation(changes).sample(seed, 0, np.arange(1), HEIGHT, WIDTH)
+    moved = move_polygons(shape, params.space[0], WIDTH, HEIGHT, params.waves[0])
     repainted = np.zeros((HEIGHT, WIDTH), np.uint8)
     cv2.fillPoly(repainted, [np.rint(moved.polygons.points[0]).astype(np.int32)], 255)
-    picture = apply_cv(painted, table)[0, :, :, 0] > 127
+    picture = apply_cv(painted, params)[0, :, :, 0] > 127
     both, either = (picture & (repainted > 0)).sum(), (picture | (repainted > 0)).sum()
     assert both / either > 0.93
     assert moved.dropped == moved.clipped == 0
@@ -68,8 +68,8 @@ def test_polygons_without_texts_and_images_without_polygons_pass() -> None:
 @given(st.lists(st.tuples(st.floats(-500, 500), st.floats(-500, 500)), min_size=3, max_size=8), st.integers(0, 1000))
 def test_whatever_is_left_lies_in_the_picture(corners: list[tuple[float, float]], seed: int) -> None:
     changes = parse_ops([{"op": "rotate", "degrees": 180}, {"op": "perspective"}, {"op": "scale", "factor": [0.5, 2]}])
-    table = Augmentation(changes).draw(seed, 0, np.arange(1), HEIGHT, WIDTH)
-    moved = move_polygons(one(*corners), table.space[0], WIDTH, HEIGHT)
+    params = Augmentation(changes).sample(seed, 0, np.arange(1), HEIGHT, WIDTH)
+    moved = move_polygons(one(*corners), params.space[0], WIDTH, HEIGHT)
     assert len(moved.polygons.points) + moved.dropped == 1
     for points in moved.polygons.points:
         assert points.min() >= -0.501

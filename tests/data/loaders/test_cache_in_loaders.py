@@ -10,7 +10,7 @@ import pytest
 from captcha_source import MissingSource
 
 from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment.draw import Augmentation
+from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
@@ -80,12 +80,12 @@ def test_a_bad_sample_is_not_kept(captcha_plan: Callable[..., LoadPlan], tmp_pat
 def test_without_an_engine_the_changes_come_along(
     captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
 ) -> None:
-    from inkmill.data.augment.apply_cv import apply_cv
+    from inkmill.data.augment.cpu import apply_cv
 
     done = snapshot(make_loader(captcha_plan(augmentation=AUGMENTED)))
     with make_loader(captcha_plan(augmentation=AUGMENTED), 1, augment_on="gpu") as loader:
         batches = list(loader)
     for batch in batches:
-        batch.images = apply_cv(batch.images, batch.augmentation.table)
+        batch.images = apply_cv(batch.images, batch.augmentation.params)
     assert snapshot(batches) == done
     assert snapshot(batches) != snapshot(make_loader(captcha_plan()))

@@ -13,7 +13,7 @@ from captcha_source import CaptchaSource  # noqa: E402
 
 from inkmill.config.dataset import AugmentationSpec  # noqa: E402
 from inkmill.data.augment import Augmentation  # noqa: E402
-from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
+from inkmill.data.augment.torch_passes import apply_torch  # noqa: E402
 from inkmill.data.loaders.inline import InlineLoader  # noqa: E402
 from inkmill.data.loaders.resident import ResidentLoader  # noqa: E402
 from inkmill.errors import ConfigError, DataError  # noqa: E402
@@ -38,7 +38,7 @@ def test_batches_are_those_of_the_inline_loader_augmented_in_every_epoch(plan):
             for batch, expected in zip(loader, reference, strict=True):
                 assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
                 assert np.array_equal(batch.widths, expected.widths)
-                shown = apply_torch(torch.from_numpy(expected.images), expected.augmentation.table)
+                shown = apply_torch(torch.from_numpy(expected.images), expected.augmentation.params)
                 # A number drawn by torch may differ in its last bit, and a pixel so be rounded the other way.
                 assert (batch.images.int() - shown.int()).abs().float().mean() < 0.01
                 assert batch.augmentation is None

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.spec import load_preset
+from inkmill.data.augment.ops import load_preset
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.loaders.rows import NUMBERS, RaggedImages, ResizedImages, Shape, ragged_bytes, resize_here
 from inkmill.data.pipeline.cache import CacheConfig

@@ -13,7 +13,7 @@ import pytest
 from captcha_source import PaintedSource
 
 from inkmill.data.augment import Augmentation
-from inkmill.data.augment.spec import parse_ops
+from inkmill.data.augment.ops import parse_ops
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize, ResizeMode

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment.draw import Augmentation
+from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.errors import DataError
 
@@ -79,9 +79,9 @@ def test_changes_left_to_the_device_are_those_of_each_batch_and_outlive_it(
     with make_loader(plan, 2, augment_on="gpu") as loader:
         left = [batch.augmentation for batch in loader.views()]  # their slots are written again meanwhile
     for changes, batch in zip(left, expected, strict=True):
-        drawn = wanted.draw(plan.seed, 0, batch.index, 32, batch.images.shape[2])
-        assert np.array_equal(changes.table.values, drawn.values)
-        assert np.array_equal(batch.augmentation.table.values, drawn.values)
+        drawn = wanted.sample(plan.seed, 0, batch.index, 32, batch.images.shape[2])
+        assert np.array_equal(changes.params.values, drawn.values)
+        assert np.array_equal(batch.augmentation.params.values, drawn.values)
         assert len(changes) == len(batch)
     assert {len(changes) for changes in left} == {8, 7, 3}
 

@@ -1,12 +1,11 @@
-"""Random changes to training images, as numbers: a spec is drawn into a table, and engines apply the table."""
+"""Random augmentation as numbers: a spec is sampled into parameters, and engines apply the parameters to images."""
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
-from inkmill.data.augment.apply_cv import apply_cv
-from inkmill.data.augment.changes import DeferredAugmentation
-from inkmill.data.augment.draw import Augmentation
+from inkmill.data.augment.augmentation import Augmentation
+from inkmill.data.augment.cpu import apply_cv
+from inkmill.data.augment.params import AugmentParams, DeferredAugmentation, ParamLayout
 from inkmill.data.augment.polygons import move_polygons
-from inkmill.data.augment.table import AugmentParams, ParamLayout
 
 __all__ = [
     "AlbumentationsPipeline",
@@ -23,7 +22,7 @@ __all__ = [
 
 
 def open_augmentation(spec: AugmentationSpec) -> Augmentation | AlbumentationsPipeline:
-    """Return the random changes that a spec describes, or the pipeline that it names.
+    """Return the random ops that a spec describes, or the pipeline that it names.
 
     Raises:
         ConfigError: an op, key, value or preset that does not exist; a file that holds no pipeline.
@@ -36,11 +35,11 @@ def open_augmentation(spec: AugmentationSpec) -> Augmentation | AlbumentationsPi
 
 def __getattr__(name: str) -> object:
     if name == "apply_torch":  # torch is an optional package
-        from inkmill.data.augment.table_torch import apply_torch
+        from inkmill.data.augment.torch_passes import apply_torch
 
         return apply_torch
     if name == "apply_deferred":
-        from inkmill.data.augment.augment_torch import apply_deferred
+        from inkmill.data.augment.gpu import apply_deferred
 
         return apply_deferred
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

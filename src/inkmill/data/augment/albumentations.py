@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from inkmill.data.augment.random_numbers import row_states
+from inkmill.data.augment.random_numbers import sample_states
 from inkmill.errors import ConfigError, MissingExtraError
 
 Images = NDArray[np.uint8]
@@ -75,7 +75,7 @@ class AlbumentationsPipeline:
             ConfigError: the pipeline changes the size or type of an image.
         """
         out = np.empty_like(images)
-        for row, state in enumerate(row_states(seed, epoch, np.asarray(index, np.int64))[:, None]):
+        for row, state in enumerate(sample_states(seed, epoch, np.asarray(index, np.int64))[:, None]):
             out[row] = self.apply_one(images[row], state)
         return out
 
@@ -84,7 +84,7 @@ class AlbumentationsPipeline:
 
         Args:
             image: uint8 (H, W, C).
-            state: one uint64, the random state that `row_states` gives the sample.
+            state: one uint64, the random state that `sample_states` gives the sample.
 
         Raises:
             ConfigError: the pipeline refuses the image, or changes its size or type.

@@ -1,9 +1,9 @@
-"""Random numbers that are a function of where they are used, not of what was drawn before.
+"""Counter-based random numbers: a function of where they are used, not of what was sampled before.
 
 A stateful generator makes an augmented image depend on the worker that made it and on everything the worker did
-before. Here each number is a hash of (seed, epoch, index of the sample, number of the op, number of the draw), so the
-same sample gets the same change in any batch, worker, loader or rank, and any picture can be made again from its index.
-The hash is splitmix64's finaliser (Steele, Lea, Flood 2014), applied once for each level.
+before. Here each number is a hash of (seed, epoch, index of the sample, number of the op, number within the op), so
+the same sample gets the same augmentation in any batch, worker, loader or rank, and any image can be made again from
+its index. The hash is splitmix64's finaliser (Steele, Lea, Flood 2014), applied once for each level.
 
 The same lines run with NumPy on uint64 arrays and with torch on int64 tensors, whose bits are the same: torch has no
 arithmetic on uint64, but its int64 wraps around too.
@@ -22,15 +22,15 @@ Bits = Any
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-_DRAWS_PER_OP = 64
+_NUMBERS_PER_OP = 64
 
 NOISE_RING = 2**20
-"""Length of the ring of noise that all engines share."""
+"""Length of the noise ring that all engines share; a power of two, so that GPUs wrap around without a division."""
 NOISE_UNIT = 32.0
 """The ring's values are standard normal numbers times this, rounded."""
 
 
-def mix(x: Bits) -> Bits:
+def splitmix64(x: Bits) -> Bits:
     """Return splitmix64's finaliser of each number: a bijection without visible structure."""
     first, second = (_for(x, factor) for factor in _FACTORS)
     x = x ^ _shifted(x, 30)
@@ -47,43 +47,47 @@ def _for(x: Bits, constant: int) -> int:
 
 
 def _shifted(x: Bits, places: int) -> Bits:
-    """Return x moved to the right, with zeros moved in; int64 would move its sign in."""
+    """Return x shifted to the right, filled with zeros; int64 would fill with its sign bit."""
     return x >> places if isinstance(x, np.ndarray) else (x >> places) & ((1 << (64 - places)) - 1)
 
 
 def epoch_key(seed: int, epoch: int) -> NDArray[np.uint64]:
-    """Return what the states of one epoch's rows have in common, uint64 (1,)."""
+    """Return what the states of all samples of one epoch have in common, uint64 (1,)."""
     mask = 2**64 - 1
-    key = mix(np.array([seed & mask], np.uint64))
-    key = mix(key + np.array([epoch & mask], np.uint64) * _GOLDEN)
+    key = splitmix64(np.array([seed & mask], np.uint64))
+    key = splitmix64(key + np.array([epoch & mask], np.uint64) * _GOLDEN)
     return np.asarray(key)
 
 
 def keyed_states(key: Bits, index: Bits) -> Bits:
     """Return one state for each sample: (B,) of `epoch_key` and the samples' positions, as the same kind of number."""
-    return mix((index + 1) * _for(index, _GOLDEN) + key)
+    return splitmix64((index + 1) * _for(index, _GOLDEN) + key)
 
 
-def row_states(seed: int, epoch: int, index: NDArray[np.int64]) -> NDArray[np.uint64]:
+def sample_states(seed: int, epoch: int, index: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return one uint64 (B,) state for each sample."""
     return np.asarray(keyed_states(epoch_key(seed, epoch), index.astype(np.uint64)))
 
 
-def draw_numbers(op_number: int, count: int) -> list[int]:
-    """Return the numbers by which `uniforms` knows the first `count` draws of one op."""
-    if count > _DRAWS_PER_OP:
-        raise ValueError(f"an op may draw {_DRAWS_PER_OP} numbers, not {count}")
-    return [op_number * _DRAWS_PER_OP + 1 + draw for draw in range(count)]
+def stream_ids(op_number: int, count: int) -> list[int]:
+    """Return the ids of the first `count` streams of random numbers of one op; no other op has the same.
+
+    Raises:
+        ValueError: more streams than an op has.
+    """
+    if count > _NUMBERS_PER_OP:
+        raise ValueError(f"an op may use {_NUMBERS_PER_OP} random numbers a sample, not {count}")
+    return [op_number * _NUMBERS_PER_OP + 1 + number for number in range(count)]
 
 
-def draw_steps(numbers: list[int]) -> NDArray[np.uint64]:
-    """Return what is added to a row's state for each of some draws, uint64 (D,)."""
-    return np.array(numbers, np.uint64) * np.uint64(_GOLDEN)
+def stream_offsets(ids: list[int]) -> NDArray[np.uint64]:
+    """Return what is added to a sample's state for each of some streams, uint64 (S,)."""
+    return np.array(ids, np.uint64) * np.uint64(_GOLDEN)
 
 
-def uniforms(states: Bits, steps: Bits) -> Any:
-    """Return float64 (D, B) numbers in [0, 1) for rows of (B,) states and draws of (D,) `draw_steps`."""
-    bits = _shifted(mix(states[None, :] + steps[:, None]), 11)
+def uniforms(states: Bits, offsets: Bits) -> Any:
+    """Return float64 (S, B) numbers in [0, 1) for (B,) states of samples and (S,) `stream_offsets`."""
+    bits = _shifted(splitmix64(states[None, :] + offsets[:, None]), 11)
     # Below 2**53, so that float64 holds them exactly; NumPy converts int64 faster than uint64.
     numbers = bits.view(np.int64).astype(np.float64) if isinstance(bits, np.ndarray) else bits.double()
     numbers *= 2.0**-53
@@ -92,12 +96,12 @@ def uniforms(states: Bits, steps: Bits) -> Any:
 
 @lru_cache(maxsize=1)
 def noise_ring() -> NDArray[np.int8]:
-    """Return the ring of Gaussian noise, int8 (NOISE_RING,), in units of 1 / NOISE_UNIT.
+    """Return a ring buffer of Gaussian noise, int8 (NOISE_RING,), in units of 1 / NOISE_UNIT.
 
-    An image's noise is a stretch of this ring from a random place, times its standard deviation. All engines so add
-    the same numbers, and none pays for making them: 2**20 places are more than enough to never learn one by heart.
+    An image's noise is a piece of this ring from a random place, times its standard deviation. So all engines add the
+    same numbers, and none pays for making them: 2**20 places are too many for a model to learn.
     """
-    u = uniforms(row_states(0, 0, np.arange(NOISE_RING // 2)), draw_steps(draw_numbers(0, 2)))
+    u = uniforms(sample_states(0, 0, np.arange(NOISE_RING // 2)), stream_offsets(stream_ids(0, 2)))
     radius = np.sqrt(-2 * np.log1p(-u[0]))  # Box and Muller 1958
     pairs = np.stack([radius * np.cos(2 * np.pi * u[1]), radius * np.sin(2 * np.pi * u[1])])
     ring = np.clip(np.rint(pairs.ravel() * NOISE_UNIT), -127, 127).astype(np.int8)

@@ -120,7 +120,7 @@ class BatchAssembler:
         self._order = plan.order() if order is None else order
         self._augments = augment_on == "cpu"
         if plan.augmentation is not None and self._augments:
-            from inkmill.data.augment.apply_cv import apply_cv
+            from inkmill.data.augment.cpu import apply_cv
 
             self._apply_cv = apply_cv
 
@@ -266,7 +266,7 @@ class BatchAssembler:
             batch.images[...] = plan.pipeline.apply(batch.images, plan.seed, epoch, batch.index)
         if plan.numbers is None or not len(batch) or not (self._augments or has_polygons(batch.targets)):
             return
-        table = plan.numbers.draw(plan.seed, epoch, batch.index, *shape[1:3])
+        table = plan.numbers.sample(plan.seed, epoch, batch.index, *shape[1:3])
         batch.targets = move_targets(batch.targets, table, regions)
         if self._augments:
             batch.images[...] = self._apply_cv(batch.images, table)

@@ -30,7 +30,7 @@ from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from inkmill.data.augment.changes import DeferredAugmentation
+    from inkmill.data.augment.params import DeferredAugmentation
     from inkmill.data.loaders import AugmentOn
 
 STATE_VERSION = 2
@@ -174,7 +174,7 @@ class Loader(ABC):
         return self.augment_on == "gpu" and self.plan.numbers is not None
 
     def _deferred(self, batch: Batch) -> DeferredAugmentation:
-        from inkmill.data.augment.changes import (
+        from inkmill.data.augment.params import (
             DeferredAugmentation,  # here, for it brings more along than most loaders need
         )
 

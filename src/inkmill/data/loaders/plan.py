@@ -24,7 +24,7 @@ from inkmill.errors import DataError
 
 if TYPE_CHECKING:
     from inkmill.data.augment.albumentations import AlbumentationsPipeline
-    from inkmill.data.augment.draw import Augmentation
+    from inkmill.data.augment.augmentation import Augmentation
 
 Stage = Literal["read", "decode", "resize", "cache", "augment", "other"]
 STAGES: tuple[Stage, ...] = ("read", "decode", "resize", "cache", "augment", "other")

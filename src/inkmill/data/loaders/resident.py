@@ -26,7 +26,7 @@ from inkmill.errors import ConfigError, MissingExtraError
 if TYPE_CHECKING:
     import torch
 
-    from inkmill.data.augment.augment_torch import DrawingPass
+    from inkmill.data.augment.gpu import DeviceAugmenter
     from inkmill.data.loaders import AugmentOn
 
 _FILL_BATCH = 1024
@@ -70,7 +70,7 @@ class ResidentLoader(Loader):
         self.device, self._workers = torch.device(device), workers
         self._check_room()
         self._images: torch.Tensor | None = None
-        self._augmenter: DrawingPass | None = None
+        self._augmenter: DeviceAugmenter | None = None
         self._widths = np.zeros(len(plan.source), np.int32)
         self._keys: NDArray[Any] = np.empty(len(plan.source), object)
         self._targets: NDArray[Any] = np.empty(len(plan.source), object)  # strings where all are text
@@ -111,7 +111,7 @@ class ResidentLoader(Loader):
         if self._polygons and self.plan.numbers is not None:
             with clock.whole("augment"):
                 plan = self.plan
-                table = self.plan.numbers.draw(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
+                table = self.plan.numbers.sample(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
                 batch.targets = move_targets(batch.targets, table, made.regions)
         return made
 
@@ -135,7 +135,7 @@ class ResidentLoader(Loader):
         """Load every sample once."""
         import torch
 
-        from inkmill.data.augment.augment_torch import DrawingPass
+        from inkmill.data.augment.gpu import DeviceAugmenter
         from inkmill.data.loaders import make_loader
 
         plan, resize = self.plan, self.plan.resize
@@ -156,7 +156,7 @@ class ResidentLoader(Loader):
         self._blocked_mask[list(self._blocked.values())] = 1
         self._polygons = not self._all_text and has_polygons(self._targets)  # type: ignore[arg-type]
         if plan.numbers is not None:
-            self._augmenter = DrawingPass(plan.numbers, plan.batch_size, self.device, held=images)
+            self._augmenter = DeviceAugmenter(plan.numbers, plan.batch_size, self.device, held=images)
         self._images = images
 
     def _keep_targets(self, batch: Batch) -> None:

@@ -19,7 +19,7 @@ from inkmill.errors import ConfigError, DataError
 from inkmill.registry import suggest
 
 if TYPE_CHECKING:
-    from inkmill.data.augment.table import AugmentParams
+    from inkmill.data.augment.params import AugmentParams
     from inkmill.data.pipeline.resize import Resize
 
 Regions = Counter[str]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inkmill.data.augment.table import AugmentParams
+from inkmill.data.augment.params import AugmentParams
 from inkmill.data.loaders.dali.graph import DaliEngine, Placement, build_pipeline
 from inkmill.data.loaders.dali.inputs import augment_inputs
 from inkmill.data.pipeline.resize import Resize

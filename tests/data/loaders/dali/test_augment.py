@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from inkmill.data.augment import Augmentation, apply_cv
-from inkmill.data.augment.spec import Jpeg, load_preset, parse_ops, preset_names
-from inkmill.data.augment.table import AugmentParams
+from inkmill.data.augment.ops import Jpeg, load_preset, parse_ops, preset_names
+from inkmill.data.augment.params import AugmentParams
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
 
@@ -51,7 +51,7 @@ def pictures(captchas: Path) -> dict[int, np.ndarray]:
 
 
 def drawn(changes: list, count: int) -> AugmentParams:
-    return Augmentation(changes).draw(3, 5, np.arange(count), HEIGHT, WIDTH)
+    return Augmentation(changes).sample(3, 5, np.arange(count), HEIGHT, WIDTH)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

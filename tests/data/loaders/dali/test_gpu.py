@@ -20,8 +20,8 @@ from inkmill.data.pipeline.resize import Resize
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali")
 
-from inkmill.data.augment.spec import parse_ops  # noqa: E402
-from inkmill.data.augment.table_torch import apply_torch  # noqa: E402
+from inkmill.data.augment.ops import parse_ops  # noqa: E402
+from inkmill.data.augment.torch_passes import apply_torch  # noqa: E402
 from inkmill.data.loaders.dali.loader import DaliLoader  # noqa: E402
 
 pytestmark = [
@@ -74,7 +74,7 @@ def test_an_op_shows_what_opencv_shows(
     largest: int,
 ) -> None:
     images = next(iter(make_loader(captcha_plan(resize=Resize(32, 128, channels), batch_size=64)))).images
-    table = Augmentation(parse_ops([op])).draw(3, 5, np.arange(64), 32, 128)
+    table = Augmentation(parse_ops([op])).sample(3, 5, np.arange(64), 32, 128)
     difference = np.abs(apply_dali(images, table, "gpu").astype(int) - apply_cv(images, table))
     assert difference.mean() <= mean
     assert difference.max() <= largest
@@ -122,7 +122,7 @@ def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPla
     with DaliLoader(wanted, decoder, augment, device_id=0, producers=2, augment_on="gpu") as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert batch.keys == expected.keys
-            images = apply_torch(batch.images, batch.augmentation.table, compiled=False).cpu().numpy()
+            images = apply_torch(batch.images, batch.augmentation.params).cpu().numpy()
             assert np.abs(images.astype(int) - expected.images).mean() < 1
 
 

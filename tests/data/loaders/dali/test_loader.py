@@ -138,7 +138,7 @@ def test_changes_for_another_engine_are_handed_over(plan: Callable[..., LoadPlan
     wanted = plan(augmentation=STRONG)
     with DaliLoader(wanted, threads=1, augment_on="gpu") as dali:
         for batch, expected in zip(dali, make_loader(wanted, augment_on="gpu"), strict=True):
-            one, two = (some.augmentation.table.values for some in (batch, expected))
+            one, two = (some.augmentation.params.values for some in (batch, expected))
             assert np.array_equal(one, two)
             assert np.abs(batch.images.astype(int) - expected.images).max() <= 2
 

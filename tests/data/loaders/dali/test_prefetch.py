@@ -84,7 +84,7 @@ def test_processes_stage_the_same_bytes_as_threads(
             for batch, other in zip(first, second, strict=True):
                 assert (batch.augmentation is not None) == (augment_on == "gpu")
                 if batch.augmentation is not None:
-                    one, two = (some.augmentation.table.values for some in (batch, other))
+                    one, two = (some.augmentation.params.values for some in (batch, other))
                     assert np.array_equal(one, two)
         # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
         least, most = (67 - 2 * wanted.batch_size, 67) if wanted.cache.tier == "ram" else (0, 0)

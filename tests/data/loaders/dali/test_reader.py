@@ -82,7 +82,7 @@ def test_each_picture_has_its_own_target_key_and_numbers(plan: Callable[..., Loa
             assert batch.keys == [shards.key(i) for i in batch.index]
             assert batch.targets == [shards.target(i) for i in batch.index]
             resized = [FIT.apply(decode(shards.image(i), 3))[0] for i in batch.index]
-            table = STRONG.draw(3, 0, batch.index, 32, 64)
+            table = STRONG.sample(3, 0, batch.index, 32, 64)
             expected = apply_cv(np.stack(resized), table)
             assert np.abs(batch.images.astype(int) - expected).mean() < 0.6
 

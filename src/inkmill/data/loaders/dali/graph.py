@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
+from inkmill.data.augment.params import Floats, ParamLayout
 from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
-from inkmill.data.augment.table import Floats, ParamLayout
 from inkmill.data.loaders.dali.inputs import HALVINGS
 from inkmill.data.pipeline.resize import Resize
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.apply_cv import _source_places as source_places
+from inkmill.data.augment.cpu import _source_places as source_places
+from inkmill.data.augment.params import AugmentParams, Floats, gray_gain
 from inkmill.data.augment.random_numbers import NOISE_UNIT
-from inkmill.data.augment.table import AugmentParams, Floats, gray_gain
 from inkmill.data.pipeline.decode import MAX_PIXELS
 from inkmill.data.pipeline.image_header import ImageHeader
 from inkmill.data.pipeline.resize import Resize

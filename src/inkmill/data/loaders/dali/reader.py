@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.random_numbers import row_states
+from inkmill.data.augment.random_numbers import sample_states
 from inkmill.data.loaders.dali.graph import reason_of
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sources.base import Source
@@ -89,7 +89,7 @@ class DaliReader:
 
     def _open(self, epoch: int) -> None:
         plan = self._plan
-        seed = int(row_states(plan.seed, epoch, np.zeros(1, np.int64))[0]) & 0x7FFFFFFF
+        seed = int(sample_states(plan.seed, epoch, np.zeros(1, np.int64))[0]) & 0x7FFFFFFF
         stretch = self._stretch(epoch), plan.world_size
         self._reader = _build_reader(self._tars, self._indexes, plan.batch_size, plan.shuffle, seed, stretch)
         self._at = epoch, -1

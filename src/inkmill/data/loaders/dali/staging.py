@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
-from inkmill.data.augment.random_numbers import row_states
+from inkmill.data.augment.random_numbers import sample_states
 from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
 from inkmill.data.loaders.dali.inputs import (
     Inputs,
@@ -200,7 +200,7 @@ class BatchStager:
         pairs = ((sample.target, image_size(sample.image)) for sample in samples)
         batch.targets = [resize_target(target, plan.resize, size, collated.regions) for target, size in pairs]
         if plan.numbers is not None:
-            params = plan.numbers.draw(plan.seed, epoch, batch.index, plan.resize.height, width)
+            params = plan.numbers.sample(plan.seed, epoch, batch.index, plan.resize.height, width)
             batch.targets = move_targets(batch.targets, params, collated.regions)
 
     def _stage_decoded(self, epoch: int, number: int, fallback: bool, buffer: NDArray[np.uint8] | None) -> StagedBatch:
@@ -235,9 +235,9 @@ class BatchStager:
         if not self._resized:
             inputs |= resize_inputs(sizes, plan.resize, width)
         if plan.pipeline is not None:
-            inputs["random_states"] = row_states(plan.seed, epoch, index)[:, None]
+            inputs["random_states"] = sample_states(plan.seed, epoch, index)[:, None]
         elif plan.numbers is not None and self._augment_on != "gpu":
-            params = plan.numbers.draw(plan.seed, epoch, index, plan.resize.height, width)
+            params = plan.numbers.sample(plan.seed, epoch, index, plan.resize.height, width)
             inputs |= augment_inputs(params, plan.resize.channels)
         return inputs
 

@@ -1,4 +1,4 @@
-"""The marks of JPEG compression without the file: colour space, cosine transform and quantisation (ITU T.81, JFIF).
+"""What JPEG compression loses, without the file: colour space, cosine transform and quantisation (ITU T.81, JFIF).
 
 Only these lose anything; entropy coding does not, so it is left out. Quality scales the standard's example tables as
 libjpeg does, and chroma has half the size in both directions, the default of cameras, OpenCV and Pillow alike.

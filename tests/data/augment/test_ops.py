@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment.spec import OPS, load_preset, ops_of, parse_ops, preset_names
+from inkmill.data.augment.ops import OPS, load_preset, ops_of, parse_ops, preset_names
 from inkmill.errors import ConfigError
 
 

@@ -1,0 +1,177 @@
+"""An augmentation: from a spec and the samples' indices to the parameters of a batch.
+
+Everything here works on whole batches, and alike with NumPy and with torch: what a GPU samples is what the CPU samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inkmill.config.dataset import AugmentationSpec
+from inkmill.data.augment import ops
+from inkmill.data.augment.params import SUBSET_PASSES, AugmentParams, ParamLayout
+from inkmill.data.augment.random_numbers import Bits, sample_states, stream_ids, stream_offsets, uniforms
+from inkmill.data.augment.sampling import ELASTIC_WAVES, ParamSampler, numbers_of, part_of
+from inkmill.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class _NumberedOp:
+    """An op with the number that its random numbers hang on, and the groups around it, as (number, probability)."""
+
+    op: ops.Op
+    number: int
+    groups: tuple[tuple[int, float], ...]
+
+    @property
+    def coins(self) -> tuple[tuple[int, float], ...]:
+        """Numbers and probabilities of all that must happen for the op to happen: its own p, and that of each group."""
+        return ((self.number, self.op.p), *self.groups)
+
+
+class Augmentation:
+    """A list of random ops whose parameters can be sampled for any batch.
+
+    Args:
+        op_list: ops in the order of application.
+
+    Attributes:
+        layout: which columns the parameters have.
+        offsets: uint64 (S,), the `stream_offsets` of all random numbers that a sample uses.
+        identity: stands for what may be sampled; equal for equal ops.
+    """
+
+    kind: Literal["numbers"] = "numbers"
+    """What it is beside an `AlbumentationsPipeline`, which is code."""
+
+    def __init__(self, op_list: list[ops.Op]) -> None:
+        self._ops = list(_flatten(op_list, (), iter(range(1_000_000))))
+        self.identity = repr(self._ops)
+        self.layout = _layout(self._ops)
+        # Cached now: torch.compile cannot trace a cached_property's first call on Python 3.11.
+        _ = self.layout.columns, self.layout.passes
+        self._ids: list[int] = []
+        self._first: dict[int, int] = {}  # of an op or group: where its random numbers begin among all
+        for entry in self._ops:
+            for number, _ in entry.groups:
+                self._add_streams(number, 1)
+            self._add_streams(entry.number, 1 + numbers_of(entry.op))
+        self.offsets = stream_offsets(self._ids)
+
+    def _add_streams(self, number: int, count: int) -> None:
+        if number not in self._first:
+            self._first[number] = len(self._ids)
+            self._ids += stream_ids(number, count)
+
+    @classmethod
+    def from_spec(cls, spec: AugmentationSpec) -> Augmentation:
+        """Build the augmentation that a spec describes.
+
+        Raises:
+            ConfigError: an op, key, value or preset that does not exist; a pipeline, which `open_augmentation` reads.
+        """
+        if spec.albumentations:
+            raise ConfigError("augmentation.albumentations is not made of numbers: use open_augmentation(spec)")
+        return cls(ops.ops_of(spec))
+
+    def __bool__(self) -> bool:
+        return bool(self._ops)
+
+    def sample(self, seed: int, epoch: int, index: NDArray[np.int64], height: int, width: int) -> AugmentParams:
+        """Sample the parameters of a batch.
+
+        Args:
+            seed: seed of the run.
+            epoch: the epoch; another one gives other parameters.
+            index: int64 (B,), positions of the samples in the source.
+            height: rows of the resized images, in pixels.
+            width: columns of the resized images.
+
+        Returns:
+            float32 (B, layout.size); each row depends on (seed, epoch, its index) and the size alone.
+        """
+        states = sample_states(seed, epoch, np.asarray(index, np.int64))
+        values = np.empty((len(states), self.layout.size), np.float32)
+        for number, column in enumerate(self.columns(np, states, self.offsets, height, width)):
+            values[:, number] = column
+        return AugmentParams(values, self.layout, height, width)
+
+    def columns(self, xp: Any, states: Bits, offsets: Bits, height: int, width: int) -> list[Any]:
+        """Return the columns of the parameters, not yet stacked.
+
+        Args:
+            xp: numpy or torch, whose functions compute.
+            states: (B,) of `keyed_states`.
+            offsets: the attribute `offsets`, as the same kind of numbers as `states`.
+            height, width: size of the resized images in pixels.
+
+        Returns:
+            layout.size columns: float64 (B,), or a plain float where it is the same for all.
+        """
+        u = uniforms(states, offsets)
+        sampler = ParamSampler(xp, height, width)
+        for entry in self._ops:
+            active = u[self._first[entry.number]] < entry.op.p
+            for number, probability in entry.groups:
+                active = active & (u[self._first[number]] < probability)
+            first = self._first[entry.number] + 1
+            sampler.apply(entry.op, active, u[first : first + numbers_of(entry.op)])
+        return sampler.columns(self.layout)
+
+    def rows_with(self, part: str, states: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which samples get an op of a part of the parameters: bool (B,), from their probabilities alone."""
+        found = np.zeros(len(states), np.bool_)
+        for offsets, probabilities in self._coins.get(part, ()):
+            found |= (uniforms(states, offsets) < probabilities).all(axis=0)
+        return found
+
+    @cached_property
+    def _coins(self) -> dict[str, list[tuple[NDArray[np.uint64], NDArray[np.float64]]]]:
+        """By part, for each of its ops: the stream offsets of its coins, and their probabilities (coins, 1)."""
+        coins: dict[str, list[tuple[NDArray[np.uint64], NDArray[np.float64]]]] = {}
+        for entry in self._ops:
+            ids = [stream_ids(number, 1)[0] for number, _ in entry.coins]
+            probabilities = np.array([[probability] for _, probability in entry.coins])
+            coins.setdefault(part_of(entry.op), []).append((stream_offsets(ids), probabilities))
+        return coins
+
+
+def _flatten(
+    op_list: list[ops.Op], groups: tuple[tuple[int, float], ...], numbers: Iterator[int]
+) -> Iterator[_NumberedOp]:
+    for op in op_list:
+        number = next(numbers)
+        if isinstance(op, ops.Group):
+            yield from _flatten(ops.parse_ops(op.ops), (*groups, (number, op.p)), numbers)
+        else:
+            yield _NumberedOp(op, number, groups)
+
+
+def _layout(entries: list[_NumberedOp]) -> ParamLayout:
+    op_list = [entry.op for entry in entries]
+    kinds = [type(op) for op in op_list]
+    parts = {part_of(op) for op in op_list}
+    sigmas = [op.largest for op in op_list if isinstance(op, ops.Blur)]
+    return ParamLayout(
+        space="space" in parts,
+        waves=kinds.count(ops.Curve) + ELASTIC_WAVES * kinds.count(ops.Elastic),
+        blur_radius=math.ceil(3 * math.hypot(*sigmas)),
+        colour="colour" in parts,
+        noise="noise" in parts,
+        jpeg="jpeg" in parts,
+        cutouts=sum(op.count for op in op_list if isinstance(op, ops.Cutout)),
+        shares={part: _share(entries, part) for part in SUBSET_PASSES if part in parts},
+    )
+
+
+def _share(entries: list[_NumberedOp], part: str) -> float:
+    """Return an upper bound of the probability that an image gets an op of a part."""
+    chances = [math.prod(p for _, p in entry.coins) for entry in entries if part_of(entry.op) == part]
+    return min(1.0, sum(chances))
