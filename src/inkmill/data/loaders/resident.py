@@ -111,8 +111,8 @@ class ResidentLoader(Loader):
         if self._polygons and self.plan.numbers is not None:
             with clock.whole("augment"):
                 plan = self.plan
-                table = self.plan.numbers.sample(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
-                batch.targets = move_targets(batch.targets, table, made.regions)
+                params = self.plan.numbers.sample(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
+                batch.targets = move_targets(batch.targets, params, made.regions)
         return made
 
     def _images_of(self, epoch: int, index: NDArray[np.int64]) -> torch.Tensor:

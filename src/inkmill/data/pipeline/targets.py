@@ -56,15 +56,15 @@ def resize_target(target: Target, resize: Resize, size: tuple[int, int], regions
     return _moved(target, back, (columns, rows), None, regions)
 
 
-def move_targets(targets: Sequence[Target], table: AugmentParams, regions: Regions) -> Sequence[Target]:
+def move_targets(targets: Sequence[Target], params: AugmentParams, regions: Regions) -> Sequence[Target]:
     """Return a batch's targets as they are after its pictures were augmented.
 
     Args:
         targets: B of them, in pixels of the resized pictures; only polygons change.
-        table: what was drawn for the batch.
+        params: of the batch.
         regions: what happens to polygons is added here.
     """
-    space, waves = table.space, table.waves
+    space, waves = params.space, params.waves
     if (space is None and waves is None) or not has_polygons(targets):
         return targets
     still = np.eye(3, dtype=np.float32)
@@ -72,7 +72,7 @@ def move_targets(targets: Sequence[Target], table: AugmentParams, regions: Regio
     for row, target in enumerate(targets):
         if isinstance(target, Polygons):
             matrix, bends = still if space is None else space[row], None if waves is None else waves[row]
-            target = _moved(target, matrix, (table.width, table.height), bends, regions)
+            target = _moved(target, matrix, (params.width, params.height), bends, regions)
         moved.append(target)
     return moved
 

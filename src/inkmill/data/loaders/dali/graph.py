@@ -196,7 +196,7 @@ class DaliEngine:
             inputs: those of `inputs.augment_inputs`, on the CPU.
         """
         layout = self.layout
-        # The order of all engines, see data/augment/table.py. The layout decides what the graph holds at all, the
+        # The order of all engines, see data/augment/params.py. The layout decides what the graph holds at all, the
         # flags among the inputs which samples take a step.
         if layout.waves:
             images = self._wave_or_warp(images, inputs)
