@@ -1,7 +1,8 @@
 """One HTML file that shows results: tables, histograms and pictures, readable anywhere and without a network.
 
 The file holds everything it shows (pictures are data URIs) and a policy that forbids the browser to load anything
-else. Labels and file names come from strangers, so every string is escaped and every picture decoded and encoded anew.
+else. Labels and file names come from untrusted files, so every string is escaped, and pictures are encoded here from
+pixels: no byte of an image file gets into the page.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.errors import ImageError
 from inkmill.files import write_text_atomic
 
 MAX_SIDE = 400
@@ -67,12 +67,12 @@ class Picture:
     """One picture of a contact sheet.
 
     Attributes:
-        image: an encoded file, or uint8 (H, W), (H, W, 1) gray or (H, W, 3) RGB.
-        caption: what stands below it; line ends are kept.
+        image: uint8 (H, W), (H, W, 1) gray or (H, W, 3) RGB; or the reason why there is none, in words.
+        caption: text below it; line ends are kept.
         verdict: "ok" and "wrong" draw a green and a red edge.
     """
 
-    image: bytes | NDArray[np.uint8]
+    image: NDArray[np.uint8] | str
     caption: str
     verdict: Literal["", "ok", "wrong"] = ""
 
@@ -114,7 +114,7 @@ class Page:
         self._parts.append(f'<figure class="chart">{svg}<figcaption>{escape(caption)}</figcaption></figure>')
 
     def add_pictures(self, pictures: Iterable[Picture]) -> None:
-        """Add a contact sheet; a picture that cannot be decoded is replaced by the reason."""
+        """Add a contact sheet. Pictures are drawn from the iterable one at a time, so that one is in memory."""
         self._parts.append(f'<div class="pictures">{"".join(map(_figure, pictures))}</div>')
 
     def write(self, path: str | Path) -> None:
@@ -175,15 +175,16 @@ def _bars(labels: Sequence[str], counts: Sequence[float], width: int = 720, heig
 
 
 def _figure(picture: Picture) -> str:
-    try:
+    if isinstance(picture.image, str):
+        shown = f"<small>{escape(picture.image)}</small>"
+    else:
         shown = f'<img alt="" src="{_data_uri(picture.image)}">'
-    except ImageError as error:
-        shown = f"<small>{escape(error)}</small>"
     return f'<figure class="{picture.verdict}">{shown}<figcaption>{escape(picture.caption)}</figcaption></figure>'
 
 
-def _data_uri(image: bytes | NDArray[np.uint8]) -> str:
-    pixels = _to_bgr(image)
+def _data_uri(image: NDArray[np.uint8]) -> str:
+    gray = image.ndim == 2 or image.shape[2] == 1
+    pixels: NDArray[Any] = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR if gray else cv2.COLOR_RGB2BGR)
     shrink = MAX_SIDE / max(pixels.shape[:2])
     if shrink < 1:
         # Not fx=, fy=: a very long image would round to no rows at all.
@@ -191,12 +192,3 @@ def _data_uri(image: bytes | NDArray[np.uint8]) -> str:
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     encoded: NDArray[Any] = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])[1]
     return "data:image/jpeg;base64," + base64.b64encode(encoded.tobytes()).decode("ascii")
-
-
-def _to_bgr(image: bytes | NDArray[np.uint8]) -> NDArray[Any]:
-    if isinstance(image, bytes):
-        from inkmill.data.pipeline.decode import decode  # here: inkmill.data.jobs.check imports this module
-
-        image = decode(image, 3)
-    gray = image.ndim == 2 or image.shape[2] == 1
-    return cv2.cvtColor(image, cv2.COLOR_GRAY2BGR if gray else cv2.COLOR_RGB2BGR)

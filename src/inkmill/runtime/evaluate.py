@@ -17,6 +17,7 @@ from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.decode import Image, decode
 from inkmill.data.sources import Source, open_source
 from inkmill.data.types import Text
 from inkmill.errors import ConfigError, DataError
@@ -173,10 +174,11 @@ def _error_page(
 
 
 def _picture(row: Row, source: Source) -> Picture:
+    image: Image | str
     try:
-        image = source.get(row.index).image
-    except DataError:
-        image = b""
+        image = decode(source.image(row.index), 3)
+    except DataError as error:
+        image = str(error)
     return Picture(image, f"{row.truth!r}\nread as {row.text!r} ({row.confidence:.2f})\n{row.key}", "wrong")
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import CheckReport
+from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Labels, Text
-from inkmill.errors import DataError
+from inkmill.errors import DataError, ImageError
 from inkmill.report import Page, Picture
 
 _EXAMPLES = 20
@@ -154,6 +155,10 @@ def _kept_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
 def _picture(source: Source, index: int, caption: str, verdict: Literal["ok", "wrong"]) -> Sequence[Picture]:
     """Return the picture of a sample, or nothing where its file has gone since the check."""
     try:
-        return [Picture(source.get(index).image, caption, verdict)]
+        data = source.image(index)
     except DataError:
         return []
+    try:
+        return [Picture(decode(data, 3), caption, verdict)]
+    except ImageError as error:
+        return [Picture(str(error), caption, verdict)]
