@@ -103,9 +103,9 @@ def test_stages_travel_with_the_batch(captcha_plan: Callable[..., LoadPlan]) -> 
     assert CollatedBatch.unpack(made.pack(), buffer).stages == made.stages
 
 
-@pytest.mark.parametrize("careful", [False, True])
-def test_feeders_of_dali_say_what_they_took(
-    captchas: Path, captcha_plan: Callable[..., LoadPlan], careful: bool, undisturbed: Undisturbed
+@pytest.mark.parametrize("fallback", [False, True])
+def test_staging_for_dali_is_clocked(
+    captchas: Path, captcha_plan: Callable[..., LoadPlan], fallback: bool, undisturbed: Undisturbed
 ) -> None:
     from inkmill.data.loaders.dali.staging import BatchStager
 
@@ -113,7 +113,7 @@ def test_feeders_of_dali_say_what_they_took(
     stager = BatchStager(plan, None, shared.allocate(16))
 
     def reading() -> bool:
-        staged = stager.stage(0, 0, careful)
+        staged = stager.stage(0, 0, fallback, np.empty(plan.batch_bytes, np.uint8))
         assert staged.collated is not None
         return dominates(staged.collated.stages, "read")
 

@@ -58,7 +58,7 @@ def _warp(params: AugmentParams, channels: int) -> Step:
     def warp(image: Images, row: int) -> Images:
         # The cheapest that does it: OpenCV's affine warp is faster than its perspective one, and that than a remap.
         if waves is not None and waved[row]:
-            x, y = _source_places(space[row], waves[row], height, width)
+            x, y = source_places(space[row], waves[row], height, width)
             return cast(Images, cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=border))
         if affine[row]:
             return cast(Images, cv2.warpAffine(image, space[row, :2], (width, height), flags=flags, borderMode=border))
@@ -67,7 +67,7 @@ def _warp(params: AugmentParams, channels: int) -> Step:
     return moved | waved, warp
 
 
-def _source_places(matrix: Floats, waves: Floats, height: int, width: int) -> tuple[Floats, Floats]:
+def source_places(matrix: Floats, waves: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     """Return where each output pixel comes from: x and y, float32 (H, W)."""
     across, down = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)
     shift_x, shift_y, frequency_x, frequency_y, phase = waves[(waves[:, :2] != 0).any(axis=1)].T[:, :, None]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from inkmill.data.augment.params import AugmentParams
-from inkmill.data.loaders.dali.graph import DaliEngine, Placement, build_pipeline
 from inkmill.data.loaders.dali.inputs import augment_inputs
 from inkmill.data.pipeline.resize import Resize
 
@@ -17,6 +16,7 @@ from inkmill.data.pipeline.resize import Resize
 @pytest.fixture(scope="session")
 def apply_dali() -> Callable[..., np.ndarray]:
     """Return a function that augments uint8 (B, H, W, C) by DALI's operators; "gpu" is the first CUDA device."""
+    from inkmill.data.loaders.dali.graph import DaliEngine, Placement, build_pipeline
 
     def apply(images: np.ndarray, params: AugmentParams, device: Any = "cpu") -> np.ndarray:
         height, width, channels = images.shape[1:]

@@ -127,8 +127,10 @@ def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPla
 
 
 @pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
-def test_processes_stage_the_same_bytes_as_threads(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
-    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, producers=n) for n in (0, 2)]
+def test_any_number_of_processes_stages_the_same_bytes(
+    plan: Callable[..., LoadPlan], decoder: Any, augment: Any
+) -> None:
+    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, producers=n) for n in (1, 3)]
     for _ in range(2):
         for batch, other in zip(*loaders, strict=True):
             assert batch.keys == other.keys

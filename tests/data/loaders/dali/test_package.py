@@ -12,9 +12,9 @@ from inkmill.data.loaders.dali import dali_extra
 CODE = """
 import sys
 sys.modules["torch"] = None
-from inkmill.data.loaders.dali import has_dali, require_dali
+from inkmill.data.loaders.dali import has_dali
 assert not has_dali()
-require_dali("the DALI loader")
+from inkmill.data.loaders.dali.loader import DaliLoader
 """
 
 

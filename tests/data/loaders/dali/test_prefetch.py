@@ -1,4 +1,4 @@
-"""Staging for DALI in processes: the same bytes as in threads, and processes that die or fail."""
+"""Staging for DALI in processes: the same bytes whatever their number, and processes that die or fail."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def staged_by(plan: LoadPlan, processes: int, augment_on: Any = "dali") -> DaliL
     ],
     ids=["augmented", "augmentation deferred", "buckets", "cached"],
 )
-def test_processes_stage_the_same_bytes_as_threads(
+def test_any_number_of_processes_stages_the_same_bytes(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], changes: dict[str, Any]
 ) -> None:
     augment_on = changes.get("augment_on", "dali")
     options = {name: value for name, value in changes.items() if name != "augment_on"}
     wanted = make_loader(plan(**options)).plan  # measures the buckets
-    with staged_by(wanted, 0, augment_on) as threads, staged_by(wanted, 2, augment_on) as processes:
+    with staged_by(wanted, 1, augment_on) as alone, staged_by(wanted, 2, augment_on) as several:
         for _ in range(2):
-            first, second = list(threads), list(processes)
+            first, second = list(alone), list(several)
             assert snapshot(second) == snapshot(first)
             for batch, other in zip(first, second, strict=True):
                 assert (batch.augmentation is not None) == (augment_on == "gpu")
@@ -88,13 +88,13 @@ def test_processes_stage_the_same_bytes_as_threads(
                     assert np.array_equal(one, two)
         # An epoch's first batches may be made while the last of the one before, which keep their pictures, still are.
         least, most = (67 - 2 * wanted.batch_size, 67) if wanted.cache.tier == "ram" else (0, 0)
-        assert all(least <= loader.stats.cached <= most for loader in (threads, processes))
-        assert not any("pass through a pipe" in note for note in processes.stats.notes)
-        list(islice(processes, 3))
-        state = processes.state_dict()
-        threads.load_state_dict(state)
-        processes.load_state_dict(state)
-        assert snapshot(processes) == snapshot(threads)
+        assert all(least <= loader.stats.cached <= most for loader in (alone, several))
+        assert not any("pass through a pipe" in note for note in several.stats.notes)
+        list(islice(several, 3))
+        state = several.state_dict()
+        alone.load_state_dict(state)
+        several.load_state_dict(state)
+        assert snapshot(several) == snapshot(alone)
     assert not active_children()
 
 
@@ -129,7 +129,7 @@ def test_a_bad_sample_is_an_error_that_names_it(plan: Callable[..., LoadPlan], c
 def test_a_process_that_dies_is_reported_and_replaced(
     plan: Callable[..., LoadPlan], snapshot: Callable[..., Any]
 ) -> None:
-    with staged_by(plan(), 1) as loader, staged_by(plan(), 0) as other:
+    with staged_by(plan(), 1) as loader, staged_by(plan(), 1) as other:
         next(iter(loader))
         os.kill(active_children()[0].pid or 0, signal.SIGKILL)
         with pytest.raises(DataError, match=r"inkmill-loader-0 \(pid \d+\) was killed by SIGKILL"):
@@ -149,9 +149,7 @@ def test_a_bug_comes_back_with_its_traceback(plan: Callable[..., LoadPlan], crop
         list(loader)
 
 
-def test_a_batch_larger_than_its_memory_passes_through_the_pipe(
-    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_batch_larger_than_its_memory_passes_through_the_pipe(plan: Callable[..., LoadPlan], tmp_path: Path) -> None:
     # The memory is estimated by 64 samples from all over the source; here the others are larger than any of them.
     random = np.random.default_rng(7)
     probed = set(np.linspace(0, 199, 64).astype(int).tolist())
@@ -161,8 +159,10 @@ def test_a_batch_larger_than_its_memory_passes_through_the_pipe(
         (tmp_path / f"{index}.png").write_bytes(noise.tobytes())
     source = CaptchaSource(tmp_path, [f"{index}.png" for index in range(200)])
     wanted = plan(source, resize=Resize(16, 48, 3), batch_size=64, augmentation=None)
-    with staged_by(wanted, 1) as loader, staged_by(wanted, 0) as other:
-        assert snapshot(loader) == snapshot(other)
+    with staged_by(wanted, 1) as loader:
+        for batch, expected in zip(loader, make_loader(wanted), strict=True):
+            assert batch.keys == expected.keys
+            assert np.abs(batch.images.astype(int) - expected.images).max() <= 2
         assert any("pass through a pipe" in note for note in loader.stats.notes)
 
 

@@ -7,12 +7,8 @@ prefetch.py (who stages ahead), graph.py (what DALI does with it), reader.py (re
 from __future__ import annotations
 
 import importlib.util
-import re
-import subprocess
 
 from inkmill.errors import MissingExtraError
-
-_NEWEST_CUDA = 13
 
 
 def has_dali() -> bool:
@@ -34,23 +30,16 @@ def require_dali(needed_for: str) -> None:
 
 
 def dali_extra() -> str:
-    """Return the extra that installs DALI for the CUDA of torch, else of the driver, else the newest."""
-    major = _cuda_of_torch() or _cuda_of_driver() or _NEWEST_CUDA
-    return "dali-cuda12" if major <= 12 else "dali-cuda13"
-
-
-def _cuda_of_torch() -> int | None:
+    """Return the extra that installs DALI for the CUDA of torch, else for the newest."""
     try:
         import torch
     except ImportError:
-        return None
-    return int(torch.version.cuda.split(".")[0]) if torch.version.cuda else None
+        return "dali-cuda13"
+    return "dali-cuda12" if (torch.version.cuda or "13").startswith("12.") else "dali-cuda13"
 
 
-def _cuda_of_driver() -> int | None:
-    try:
-        output = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=10, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"CUDA Version: (\d+)", output)
-    return int(found[1]) if found else None
+def reason_of(error: RuntimeError) -> str:
+    """Return the line of DALI's report that says what went wrong; the rest is about its own source code."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    return next((line for line in after if line and not line.startswith("Critical error")), "no reason given")

@@ -30,8 +30,12 @@ from numpy.typing import NDArray
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
 from inkmill.data.augment.params import Floats, ParamLayout
 from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
+from inkmill.data.loaders.dali import require_dali
 from inkmill.data.loaders.dali.inputs import HALVINGS
 from inkmill.data.pipeline.resize import Resize
+
+require_dali("the DALI loader")  # whoever imports this without DALI gets the pip line, not an ImportError
+from nvidia.dali import fn, pipeline_def, types  # noqa: E402
 
 Device = Literal["cpu", "gpu"]
 Node = Any  # nvidia.dali.data_node.DataNode; the package is optional and has no types
@@ -76,8 +80,6 @@ def build_pipeline(
         engine: what augments, or None.
         placement: where the stages run.
     """
-    from nvidia.dali import fn, pipeline_def
-
     host = placement.decode == "host"
 
     def graph() -> Node:
@@ -117,16 +119,7 @@ def build_pipeline(
     return pipeline
 
 
-def reason_of(error: RuntimeError) -> str:
-    """Return the line of DALI's report that says what went wrong; the rest is about its own source code."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    return next((line for line in after if line and not line.startswith("Critical error")), "no reason given")
-
-
 def _decode(encoded: Node, channels: int, device: str) -> Node:
-    from nvidia.dali import fn, types
-
     # Without fancy upsampling the GPU's decoder blurs colours differently from every CPU's.
     # Its hardware decoder is made for photographs: with it an H200 decoded half as many crops a second.
     colours = types.GRAY if channels == 1 else types.RGB
@@ -152,8 +145,6 @@ def _halve(images: Node, sizes: Node, matrices: Node, step: int, device: Device)
 
 
 def _resize_to(images: Node, size: Any, matrix: Node, device: Device) -> Node:
-    from nvidia.dali import fn
-
     if device == "gpu":
         return fn.resize(images, size=size, antialias=False)
     # The same sums by OpenCV, in a quarter of the time that DALI's own operator takes on a CPU.
@@ -161,8 +152,6 @@ def _resize_to(images: Node, size: Any, matrix: Node, device: Device) -> Node:
 
 
 def _pad(images: Node, inputs: Nodes) -> Node:
-    from nvidia.dali import fn
-
     if inputs["padded"]:  # fn.pad knows only constants; a warp that moves nothing repeats the border
         identity = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
         size = inputs["padded_size"]
@@ -231,15 +220,11 @@ class DaliEngine:
         return images
 
     def _remap(self, images: Node, x: Node, y: Node) -> Node:
-        from nvidia.dali import fn
-
         if self.device == "gpu":
             return fn.experimental.remap(images, x.gpu(), y.gpu(), pixel_origin="center")
         return fn.python_function(images, x, y, function=_remap_with_opencv, output_layouts="HWC")
 
     def _blur(self, images: Node, inputs: Nodes) -> Node:
-        from nvidia.dali import fn
-
         if inputs["blurred"]:
             images = fn.filter(images, self._on_device(inputs["blur_kernel"]), border="clamp")
         return images
@@ -252,8 +237,6 @@ class DaliEngine:
         return images
 
     def _noise(self, images: Node, inputs: Nodes) -> Node:
-        from nvidia.dali import fn, types
-
         # As int32: DALI takes a constant number by number, and this way it is a quarter of them.
         ring = fn.reinterpret(types.Constant(_open_ring(self.largest), device=self.device), dtype=types.INT8)
         if inputs["noisy"]:
@@ -263,8 +246,6 @@ class DaliEngine:
         return images
 
     def _jpeg(self, images: Node, inputs: Nodes) -> Node:
-        from nvidia.dali import fn, types
-
         if inputs["compressed"]:
             if self.channels == 1:  # DALI compresses colours only; of a gray picture the two colour planes are flat
                 images = fn.color_space_conversion(images, image_type=types.GRAY, output_type=types.RGB)
@@ -280,8 +261,6 @@ class DaliEngine:
 
     def _erase(self, images: Node, rectangles: Node, number: int) -> Node:
         """Erase rectangle `number`, and inside that condition the next one; see inputs.py for the six numbers."""
-        from nvidia.dali import fn
-
         x, shade = 6 * number, 6 * number + 4
         anchor, shape = rectangles[x : x + 2], rectangles[x + 2 : shade]
         fill = rectangles[shade : shade + 1]
@@ -303,8 +282,6 @@ class AlbumentationsEngine:
 
     def apply(self, images: Node, inputs: Nodes) -> Node:
         """Return the augmented images; `inputs` has the samples' "random_states", uint64 (1,) each."""
-        from nvidia.dali import fn
-
         apply_one = self.pipeline.apply_one
         return fn.python_function(images, inputs["random_states"], function=apply_one, output_layouts="HWC")
 
@@ -316,15 +293,11 @@ def _open_ring(largest: int) -> NDArray[np.int32]:
 
 
 def _warp(images: Node, inputs: Nodes) -> Node:
-    from nvidia.dali import fn
-
     matrix = inputs["warp_matrix"]
     return fn.experimental.warp_perspective(images, matrix=matrix, pixel_origin="center", border_mode="replicate")
 
 
 def _transform_colours(images: Node, inputs: Nodes) -> Node:
-    from nvidia.dali import fn, types
-
     out = fn.coord_transform(images, M=inputs["colour_matrix"], T=inputs["colour_offset"], dtype=types.UINT8)
     return fn.reinterpret(out, layout="HWC")
 

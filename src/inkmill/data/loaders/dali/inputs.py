@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.cpu import _source_places as source_places
+from inkmill.data.augment.cpu import source_places
 from inkmill.data.augment.params import AugmentParams, Floats, gray_gain
 from inkmill.data.augment.random_numbers import NOISE_UNIT
 from inkmill.data.pipeline.decode import MAX_PIXELS

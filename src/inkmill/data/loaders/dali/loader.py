@@ -18,9 +18,9 @@ import numpy as np
 from inkmill import shared_memory as shared
 from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
-from inkmill.data.loaders.dali import require_dali
-from inkmill.data.loaders.dali.graph import AlbumentationsEngine, DaliEngine, Placement, build_pipeline, reason_of
-from inkmill.data.loaders.dali.prefetch import PrefetchQueue, Producers
+from inkmill.data.loaders.dali import reason_of
+from inkmill.data.loaders.dali.graph import AlbumentationsEngine, DaliEngine, Placement, build_pipeline
+from inkmill.data.loaders.dali.prefetch import PrefetchQueue
 from inkmill.data.loaders.dali.reader import DaliReader
 from inkmill.data.loaders.dali.staging import BatchStager, StagedBatch
 from inkmill.data.loaders.plan import LoadPlan
@@ -45,8 +45,8 @@ class DaliLoader(Loader):
         device_id: number of the GPU on which batches end; None uses no GPU.
         threads: of DALI's; 0 takes as many as there are cores.
         reader: "dali" leaves reading and order to DALI's own reader of tar shards; see `dali.reader`.
-        producers: processes that read and draw for DALI; 0 does it in threads of this process, which share its
-            interpreter lock. None takes one for every four threads, three at most; DALI's reader needs none.
+        producers: processes that stage batches for DALI (read them, draw their augmentation); 0 takes one for every
+            four threads, three at most. DALI's reader, which reads in order, has one.
         augment_on: "dali" augments by DALI's operators, "gpu" leaves it to the consumer.
 
     Raises:
@@ -63,10 +63,9 @@ class DaliLoader(Loader):
         device_id: int | None = None,
         threads: int = 0,
         reader: Literal["inkmill", "dali"] = "inkmill",
-        producers: int | None = None,
+        producers: int = 0,
         augment_on: AugmentOn = "dali",
     ) -> None:
-        require_dali("the DALI loader")
         _check_placement(decode, augment, device_id)
         if augment == "gpu" and plan.pipeline is not None:
             raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
@@ -74,18 +73,12 @@ class DaliLoader(Loader):
         self.on_device = device_id is not None
         threads = threads or cores()
         self._placement = Placement("host" if self._cache is not None else decode, augment, device_id, threads)
-        # Who stages: the reader in one thread, since it reads in order; few cores need threads; more take processes.
         self._reader = DaliReader(plan) if reader == "dali" else None
-        processes = min(threads // 4, 3) if producers is None else producers
-        if self._reader is not None:
-            processes = 0
-        staging_threads = 2 if self._reader is None else 1
-        self.workers = processes or staging_threads
+        self.workers = 1 if self._reader is not None else producers or min(max(threads // 4, 1), 3)
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._stager = BatchStager(plan, self._cache, blocked, self._reader, augment_on=augment_on)
-        producing = Producers(self._stager, processes, staging_threads, self.stats.notes)
-        self._queue = PrefetchQueue(producing, self._stager, len(self))
+        self._stager = BatchStager(plan, self._cache, blocked, augment_on, self._reader)
+        self._queue = PrefetchQueue(self._stager, self.workers, len(self), self.stats.notes)
         self._pipeline: Any = None
         self._staged_without: set[int] = set()  # samples that were blocked when the batches in flight were staged
 
@@ -179,8 +172,6 @@ class DaliLoader(Loader):
         """Give back DALI's threads and memory; iterating again takes them again."""
         self._drop_pipeline()
         self._queue.close()
-        if self._reader is not None:
-            self._reader.close()
         super().close()
 
     @cached_property

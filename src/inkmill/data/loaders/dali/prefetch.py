@@ -1,7 +1,7 @@
-"""Batches staged ahead of DALI, by processes or threads, and what is in flight through its pipeline.
+"""Batches staged ahead of DALI by worker processes, and what is in flight through its pipeline.
 
-In threads staging costs some twenty microseconds a sample under the interpreter lock, which the training loop needs
-too. Processes write the inputs into shared memory (the pool of the worker loader), and the trainer's process is left
+In the trainer's process staging would cost some twenty microseconds a sample under the interpreter lock, which training
+needs too. The processes, those of the worker loader's pool, write the inputs into shared memory; the trainer is left
 with views of it, which DALI copies.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from inkmill.data.loaders.worker_process import Do, Task
 from inkmill.errors import DataError
 
 _ALIGNMENT = 64  # bytes: a cache line
-_AHEAD = 2  # batches that threads stage before DALI takes them
 _NO_PIXELS = np.empty(0, np.uint8)
 _TOO_LARGE = "some batches are larger than their shared memory and pass through a pipe, which is slower"
 
@@ -35,58 +32,79 @@ Packed = tuple[bytes, list[tuple[int, int]], bool]
 """Pickled inputs without their arrays' bytes, where in shared memory those lie, and whether some are in the pickle."""
 
 
-class Producers:
-    """Stage batches ahead, in order.
+class PrefetchQueue:
+    """Hands staged batches to DALI in order, and runs on into the next epoch.
 
     Args:
-        stager: stages each batch.
-        processes: how many; 0 takes threads of this process.
-        threads: how many of those; more than two would only wait for the interpreter lock.
+        stager: stages them, in the processes; in this one it says what takes the place of a batch that nobody staged.
+        processes: how many.
+        length: batches in an epoch.
         notes: gets a sentence for each limit that was met.
+
+    Attributes:
+        in_flight: what DALI took and has not given back, oldest first.
     """
 
-    def __init__(self, stager: BatchStager, processes: int, threads: int, notes: list[str]) -> None:
+    def __init__(self, stager: BatchStager, processes: int, length: int, notes: list[str]) -> None:
         self._stager = stager
-        self._threads = threads
+        self._pool = Pool(_StageJob(stager, stager.slot_bytes()), processes)
+        self._length = length
         self._notes = notes
-        self._pool = Pool(_StageJob(stager, stager.slot_bytes()), processes) if processes else None
+        self._answers: Generator[Answer, None, None] | None = None
+        self._failure: DataError | None = None
+        self._next = (0, 0)
+        self._fallbacks = 0
+        self.in_flight: deque[StagedBatch] = deque()
 
-    def batches(self, tasks: Iterator[Task]) -> Generator[StagedBatch, None, None]:
-        """Yield batches; each one's arrays are valid until the next is asked for.
+    def seek(self, epoch: int, number: int, fallbacks: int = 0) -> None:
+        """Continue with another batch; what was staged ahead is thrown away.
 
         Args:
-            tasks: (epoch, number, fallback) of each; see `BatchStager.stage`.
-
-        Raises:
-            DataError: a process died.
+            epoch, number: the batch to come next.
+            fallbacks: how many batches from there on are decoded by `BatchAssembler`.
         """
-        if self._pool is None:
-            yield from self._by_threads(tasks)
-            return
-        self._note(self._pool.shortage())
-        for answer in self._pool.answers(tasks):
-            yield self._unpacked(answer)
+        self._stop()
+        for staged in self.in_flight:
+            staged.stale = True
+        self._next = (epoch, number)
+        self._fallbacks = fallbacks
 
-    def _by_threads(self, tasks: Iterator[Task]) -> Generator[StagedBatch, None, None]:
-        executor = ThreadPoolExecutor(self._threads, thread_name_prefix="inkmill-dali")
-        try:
-            pending: deque[Future[StagedBatch]] = deque()
-            while True:
-                for epoch, number, fallback in islice(tasks, _AHEAD - len(pending)):
-                    pending.append(executor.submit(self._stager.stage, epoch, number, bool(fallback)))
-                if not pending:
-                    return
-                yield pending.popleft().result()
-        finally:
-            executor.shutdown(cancel_futures=True)
+    def following(self) -> tuple[int, int] | None:
+        """Return which batch DALI gives next, or None where none is in flight."""
+        return next(((staged.epoch, staged.number) for staged in self.in_flight if not staged.stale), None)
+
+    def __call__(self) -> tuple[Any, ...]:
+        """Return the inputs of the next batch; DALI copies them before it asks for more."""
+        staged = self._take()
+        self.in_flight.append(staged)
+        inputs = tuple(staged.inputs.values())
+        staged.inputs = {}  # DALI holds a copy
+        return inputs
+
+    def _take(self) -> StagedBatch:
+        if self._failure is None:
+            try:
+                if self._answers is None:
+                    self._note(self._pool.shortage())
+                    self._answers = self._pool.answers(self._tasks())
+                return self._unpacked(next(self._answers))
+            except DataError as error:  # a process died
+                self._stop()
+                self._failure = error
+        # An exception here would kill the pipeline: the loader raises it when its turn comes. What DALI asks for
+        # meanwhile is a stand-in too: number -1 is nobody's next batch.
+        return self._stager.failed(self._next[0], -1, self._failure)
+
+    def _tasks(self) -> Iterator[Task]:
+        for count, position in enumerate(positions(*self._next, self._length, endless=True)):
+            yield *position, int(count < self._fallbacks)
 
     def _unpacked(self, answer: Answer) -> StagedBatch:
         epoch, number, fallback = answer.task
         if answer.error is not None:
             return self._stager.failed(epoch, number, answer.error, bool(fallback))
         collated, fell_back, packed = answer.content
-        if packed[2]:
-            self._note(_TOO_LARGE)
+        self._note(_TOO_LARGE if packed[2] else None)
         inputs = unpack(packed, answer.memory)
         return StagedBatch(epoch, number, CollatedBatch.unpack(collated, _NO_PIXELS), inputs, fallback=fell_back)
 
@@ -94,10 +112,16 @@ class Producers:
         if sentence is not None and sentence not in self._notes:
             self._notes.append(sentence)
 
+    def _stop(self) -> None:
+        if self._answers is not None:
+            self._answers.close()
+        self._answers = None
+        self._failure = None
+
     def close(self) -> None:
-        """End the processes; further batches start them again."""
-        if self._pool is not None:
-            self._pool.close()
+        """End the processes; another batch starts them again."""
+        self._stop()
+        self._pool.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,79 +178,3 @@ def unpack(packed: Packed, memory: NDArray[np.uint8]) -> Inputs:
     pickled, spans, _ = packed
     inputs: Inputs = pickle.loads(pickled, buffers=(memory[start:end] for start, end in spans))
     return inputs
-
-
-class PrefetchQueue:
-    """Hands staged batches to DALI in order, and runs on into the next epoch.
-
-    Args:
-        producers: stage them.
-        stager: says what takes the place of a batch that nobody staged.
-        length: batches in an epoch.
-
-    Attributes:
-        in_flight: what DALI took and has not given back, oldest first.
-    """
-
-    def __init__(self, producers: Producers, stager: BatchStager, length: int) -> None:
-        self._producers = producers
-        self._stager = stager
-        self._length = length
-        self._staged: Generator[StagedBatch, None, None] | None = None
-        self._failure: DataError | None = None
-        self._next = (0, 0)
-        self._fallbacks = 0
-        self.in_flight: deque[StagedBatch] = deque()
-
-    def seek(self, epoch: int, number: int, fallbacks: int = 0) -> None:
-        """Continue with another batch; what was staged ahead is thrown away.
-
-        Args:
-            epoch, number: the batch to come next.
-            fallbacks: how many batches from there on are decoded by `BatchAssembler`.
-        """
-        self._stop()
-        for staged in self.in_flight:
-            staged.stale = True
-        self._next = (epoch, number)
-        self._fallbacks = fallbacks
-
-    def following(self) -> tuple[int, int] | None:
-        """Return which batch DALI gives next, or None where none is in flight."""
-        return next(((staged.epoch, staged.number) for staged in self.in_flight if not staged.stale), None)
-
-    def __call__(self) -> tuple[Any, ...]:
-        """Return the inputs of the next batch; DALI copies them before it asks for more."""
-        staged = self._take()
-        self.in_flight.append(staged)
-        inputs = tuple(staged.inputs.values())
-        staged.inputs = {}  # DALI holds a copy
-        return inputs
-
-    def _take(self) -> StagedBatch:
-        if self._failure is None:
-            if self._staged is None:
-                self._staged = self._producers.batches(self._tasks())
-            try:
-                return next(self._staged)
-            except DataError as error:
-                self._stop()
-                self._failure = error
-        # An exception here would kill the pipeline: the loader raises it when its turn comes. What DALI asks for
-        # meanwhile is a stand-in too: number -1 is nobody's next batch.
-        return self._stager.failed(self._next[0], -1, self._failure)
-
-    def _tasks(self) -> Iterator[Task]:
-        for count, position in enumerate(positions(*self._next, self._length, endless=True)):
-            yield *position, int(count < self._fallbacks)
-
-    def _stop(self) -> None:
-        if self._staged is not None:
-            self._staged.close()
-        self._staged = None
-        self._failure = None
-
-    def close(self) -> None:
-        """End the threads or processes."""
-        self._stop()
-        self._producers.close()

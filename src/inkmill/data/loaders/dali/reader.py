@@ -22,12 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import sample_states
-from inkmill.data.loaders.dali.graph import reason_of
+from inkmill.data.loaders.dali import reason_of, require_dali
 from inkmill.data.loaders.plan import LoadPlan
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Subset
 from inkmill.data.sources.shards import Member, ShardSource, write_index
 from inkmill.errors import ConfigError, DataError
+
+require_dali("DALI's reader")
+from nvidia.dali import Pipeline, fn  # noqa: E402
 
 Index = NDArray[np.int64]
 _EXTENSION = "image"
@@ -37,7 +40,7 @@ _REMEMBERED = 16  # batches whose rows can be asked for again: more than are on 
 
 
 class DaliReader:
-    """Which samples make each batch, and their encoded images. Calls come from one thread.
+    """Which samples make each batch, and their encoded images. One process calls it, batch after batch.
 
     A rank has one of `world_size` stretches of the samples in each epoch, another one in the next, as in DALI. Batches
     are as large as those of `BatchOrder`, so every rank has the same number of them.
@@ -73,10 +76,6 @@ class DaliReader:
             self._read_to(epoch, number)
         return self._images
 
-    def close(self) -> None:
-        """Let go of the shards; reading on opens them again."""
-        self._reader, self._at = None, (-1, -1)
-
     def _read_to(self, epoch: int, number: int) -> None:
         try:
             if self._reader is None or epoch != self._at[0] or number <= self._at[1]:
@@ -84,7 +83,7 @@ class DaliReader:
             while self._at[1] < number:
                 self._read_next()
         except RuntimeError as error:
-            self.close()
+            self._reader = None
             raise DataError(f"DALI's reader failed on {self._plan.source.name}: {reason_of(error)}") from error
 
     def _open(self, epoch: int) -> None:
@@ -124,8 +123,6 @@ def _build_reader(
         seed: of that.
         stretch: which of how many equal stretches of the samples to read, over and over.
     """
-    from nvidia.dali import Pipeline, fn
-
     number, count = stretch
     pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, exec_dynamic=True)
     with pipeline:

@@ -31,7 +31,6 @@ from inkmill.data.loaders.dali.inputs import (
     padded_files,
     resize_inputs,
 )
-from inkmill.data.loaders.dali.reader import DaliReader
 from inkmill.data.loaders.plan import LoadPlan, StageClock
 from inkmill.data.pipeline.cache import ImageCache
 from inkmill.data.pipeline.decode import decode, image_size
@@ -42,6 +41,7 @@ from inkmill.errors import DataError
 
 if TYPE_CHECKING:
     from inkmill.data.loaders import AugmentOn
+    from inkmill.data.loaders.dali.reader import DaliReader  # it imports DALI, which staging can do without
 
 _PROBED = 64  # samples by which the memory for a batch is estimated
 
@@ -77,9 +77,9 @@ class BatchStager:
         plan: what to load.
         cache: the cached pictures, or None; with a cache, pictures go in decoded and resized.
         blocked: shared bytes, one a sample: 1 where it is known to be bad and left out; read at each batch.
+        augment_on: see DaliLoader.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
         sizes: shared bytes, 12 a sample, zero at first; None allocates them.
-        augment_on: see DaliLoader.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class BatchStager:
         plan: LoadPlan,
         cache: ImageCache | None,
         blocked: Arena,
+        augment_on: AugmentOn = "dali",
         reader: DaliReader | None = None,
         sizes: Arena | None = None,
-        augment_on: AugmentOn = "dali",
     ) -> None:
         count = len(plan.source)
         self.plan = plan
@@ -108,23 +108,24 @@ class BatchStager:
 
     def __reduce__(self) -> tuple[Any, ...]:
         blocked, sizes = self._shared
-        return BatchStager, (self.plan, self._cache, blocked, None, sizes, self._augment_on)
+        return BatchStager, (self.plan, self._cache, blocked, self._augment_on, self._reader, sizes)
 
-    def stage(self, epoch: int, number: int, fallback: bool, buffer: NDArray[np.uint8] | None = None) -> StagedBatch:
+    def stage(self, epoch: int, number: int, fallback: bool, memory: NDArray[np.uint8]) -> StagedBatch:
         """Stage one batch; never raises, since an error belongs to its batch and not to this moment.
 
         Args:
             epoch, number: which one.
             fallback: let `BatchAssembler` decode it.
-            buffer: uint8, at least `plan.batch_bytes` long; pictures that are decoded here are written to its start.
+            memory: uint8, at least `plan.batch_bytes` long; whole batches that are decoded here are written to its
+                start.
         """
         try:
             if not (fallback or self._resized):
                 try:
-                    return self._stage_encoded(epoch, number)
+                    return self._stage_encoded(epoch, number, memory)
                 except (DataError, OSError):
                     fallback = True
-            return self._stage_decoded(epoch, number, fallback, buffer)
+            return self._stage_decoded(epoch, number, fallback, memory)
         except Exception as error:
             return self.failed(epoch, number, error, fallback)
 
@@ -132,14 +133,14 @@ class BatchStager:
         """Return a stand-in for a batch that cannot be staged: DALI takes something each time."""
         return StagedBatch(epoch, number, None, self._placeholder(epoch), error, fallback)
 
-    def _stage_encoded(self, epoch: int, number: int) -> StagedBatch:
+    def _stage_encoded(self, epoch: int, number: int, memory: NDArray[np.uint8]) -> StagedBatch:
         plan, clock = self.plan, StageClock(number)
         # 1. Which samples, and how wide their batch is.
         wanted = self._order.rows(epoch, number)
         good = self._blocked[wanted] == 0
         index = wanted[good]
         if not len(index):
-            return self._stage_decoded(epoch, number, True, None)
+            return self._stage_decoded(epoch, number, True, memory)
         width = plan.resize.width if plan.bucket_widths is None else int(plan.bucket_widths[index[0]])
         # 2. Read them.
         with clock.whole("read"):
@@ -203,11 +204,9 @@ class BatchStager:
             params = plan.numbers.sample(plan.seed, epoch, batch.index, plan.resize.height, width)
             batch.targets = move_targets(batch.targets, params, collated.regions)
 
-    def _stage_decoded(self, epoch: int, number: int, fallback: bool, buffer: NDArray[np.uint8] | None) -> StagedBatch:
+    def _stage_decoded(self, epoch: int, number: int, fallback: bool, memory: NDArray[np.uint8]) -> StagedBatch:
         """Stage a batch that is decoded and resized as in other loaders; DALI augments it, if anybody does."""
-        if buffer is None:
-            buffer = np.empty(self.plan.batch_bytes, np.uint8)
-        collated = self._assembler.make(epoch, number, buffer)
+        collated = self._assembler.make(epoch, number, memory)
         batch = collated.batch
         if self.plan.pipeline is not None:
             refuse_polygons(batch.targets)
