@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from inkmill.errors import ConfigError
 
@@ -19,14 +19,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
+def load_attribute(place: str) -> Any:
+    """Return what MODULE:ATTRIBUTE names; the module is imported now."""
+    module, attribute = place.split(":")
+    return getattr(import_module(module), attribute)
+
+
 def names_in(place: str) -> tuple[str, ...]:
     """Return the names of a registry that lies in a room above, so that the spec takes its words from there.
 
     Args:
         place: MODULE:ATTRIBUTE; the module is imported, so it must be quick and need no torch.
     """
-    module, attribute = place.split(":")
-    return tuple(getattr(import_module(module), attribute))
+    return tuple(load_attribute(place))
 
 
 class Registry(Generic[T]):

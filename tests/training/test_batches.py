@@ -71,10 +71,10 @@ def test_dalis_reader_reads_the_training_shards_of_a_spec(few_captchas: Path, tm
         assert all(sum(map(len, loader)) == len(loader.plan.source) for loader in val.values())
 
 
-@pytest.mark.parametrize("setting", ["dali_reader", "augment_on"])
-def test_dalis_reader_and_operators_are_not_for_other_loaders(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting}=dali needs loader=dali, not loader=auto"):
-        load_spec(None, [f"dataset.{setting}=dali"])
+@pytest.mark.parametrize("setting", ["dali_reader=dali", "augment_on=dali", "decode_on=mixed"])
+def test_what_only_dali_takes_is_refused_with_other_loaders(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} needs loader=dali, not loader=auto"):
+        load_spec(None, [f"dataset.{setting}"])
 
 
 @pytest.mark.dali

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from inkmill.config.base import Section
-from inkmill.registry import names_in
+from inkmill.registry import load_attribute, names_in
 
 if TYPE_CHECKING:
     LoaderName = str
@@ -145,11 +145,17 @@ class DatasetSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _dali_works_for_dali(self) -> DatasetSpec:
-        if self.dali_reader == "dali" and self.loader != "dali":
-            raise ValueError(f"dali_reader=dali needs loader=dali, not loader={self.loader}")
-        if self.augment_on == "dali" and self.loader != "dali":
-            raise ValueError(f"augment_on=dali needs loader=dali, not loader={self.loader}")
+    def _the_loader_takes_what_is_set(self) -> DatasetSpec:
+        # What each loader takes stands in its record, in a room above: hence no import at the top.
+        for info in load_attribute("inkmill.data.loaders:LOADERS").values():
+            if info.name == self.loader:
+                continue
+            keys = [key for key in info.options if getattr(self, key) != DatasetSpec.model_fields[key].default]
+            if self.augment_on == info.name:
+                keys.append("augment_on")
+            if keys:
+                value = getattr(self, keys[0])
+                raise ValueError(f"{keys[0]}={value} needs loader={info.name}, not loader={self.loader}")
         return self
 
     def sources(self, which: Literal["train", "val"]) -> list[SourceSpec]:
