@@ -24,7 +24,11 @@ HERE = Path(__file__).parent
 DEMO = HERE.parent.parent / "results" / "demo"
 ROWS, COLUMNS = 3, 6
 BLUE, GRAY, RED = "#1f6f8b", "#b0b7bd", "#b5433a"
-BARS = {"classic": "DataLoader + Pillow + torchvision, fp32", "streamed": "inkmill, streamed", "repeated": "the step alone"}
+BARS = {
+    "classic": "DataLoader + Pillow + torchvision, fp32",
+    "streamed": "inkmill, streamed",
+    "repeated": "the step alone",
+}
 
 
 def draw_reading() -> None:

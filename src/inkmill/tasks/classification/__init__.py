@@ -1,0 +1,1 @@
+"""Classification: one label an image, or any number of them."""
