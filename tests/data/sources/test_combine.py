@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inkmill.data.sources import Concat, Mix, Source, Subset, holdout
-from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
+from inkmill.data.sources.base import PackedStrings, fingerprint, repeats
 from inkmill.data.types import Sample, Text
 from inkmill.errors import ConfigError, DataError
 

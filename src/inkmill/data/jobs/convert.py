@@ -24,9 +24,8 @@ from inkmill.data.jobs.convert_chunk import Chunk, ChunkResult, ConvertPlan, con
 from inkmill.data.jobs.rejects import REJECTS, append_rejects
 from inkmill.data.jobs.staging import MANIFEST, Staging, count_files
 from inkmill.data.pipeline.decode import single_threaded
-from inkmill.data.sources.base import Source
+from inkmill.data.sources.base import PackedStrings, Source, fingerprint, repeats
 from inkmill.data.sources.lmdb import LmdbWriter
-from inkmill.data.sources.packed import PackedStrings, fingerprint, repeats
 from inkmill.data.sources.shards import index_path
 from inkmill.data.types import Labels, Text
 from inkmill.errors import ConfigError, DataError

@@ -1,15 +1,20 @@
-"""`Source`: a data set as an array of samples, whatever it is stored in."""
+"""`Source`: a data set as an array of samples, whatever it is stored in; and what sources keep their names in."""
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from inkmill.data.sources.packed import PackedStrings, fingerprint
+import numpy as np
+from numpy.typing import NDArray
+
 from inkmill.data.types import Sample, Target
 from inkmill.errors import DataError
 
@@ -125,3 +130,66 @@ def check_image_bytes(size: int, key: str) -> None:
     """Raise DataError for an image file that is too large to be one, before it is read."""
     if size > MAX_IMAGE_BYTES:
         raise DataError(f"{key}: {size:,} bytes are more than the {MAX_IMAGE_BYTES >> 20} MiB an image may have")
+
+
+class PackedStrings:
+    """Many short strings in two buffers: a sequence that can only be appended to.
+
+    A list of a million Python strings is 60 MB of objects. Every worker process touches their reference counts, which
+    copies the pages; one blob and an array of offsets are a tenth of that, are pickled at the speed of memory, and stay
+    shared. The strings need not be valid Unicode: file names, labels out of JSON.
+    """
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        self._blob = bytearray()
+        self._ends = array("q", [0])
+        for string in strings:
+            self.append(string)
+
+    def append(self, string: str) -> None:
+        """Add one string at the end."""
+        self._blob += string.encode("utf-8", "surrogatepass")
+        self._ends.append(len(self._blob))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)}")
+        return self._blob[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
+
+    def hash_into(self, digest: Any) -> None:
+        """Feed the contents, boundaries included, to a hashlib object."""
+        digest.update(self._ends.tobytes())
+        digest.update(self._blob)
+
+
+def repeats(strings: PackedStrings) -> dict[int, int]:
+    """Return index -> how many-th mention (2, 3, ...) it is, for every string that came before."""
+    # Equal hashes first, without a string in memory; only their strings are then compared.
+    hashes = np.fromiter(map(hash, strings), np.int64, len(strings))
+    _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    seen: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for index in np.flatnonzero(counts[inverse] > 1).tolist():
+        count = seen[strings[index]] = seen.get(strings[index], 0) + 1
+        if count > 1:
+            found[index] = count
+    return found
+
+
+def fingerprint(*parts: str | bytes | NDArray[Any] | PackedStrings) -> str:
+    """Return the hex digest (blake2b, 128 bits) that stands for some names, sizes and times, boundaries included."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, PackedStrings):
+            part.hash_into(digest)
+            continue
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else bytes(part)
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -15,15 +16,86 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inkmill.data.sources.base import Source
-from inkmill.data.sources.packed import fingerprint
+from inkmill.data.sources.base import Source, fingerprint
 from inkmill.data.types import Sample, Target
 from inkmill.errors import ConfigError, DataError
 
 _REPEAT = re.compile(r"#\d+$")  # FolderSource's mark of the second and later mentions of one image
 
 
-class Subset(Source):
+class _Composed(Source):
+    """A source whose samples are those of other sources: subclasses say which one lies where, this class reads them."""
+
+    @abstractmethod
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return (number of the part, index in it) of sample `index`."""
+
+    def get(self, index: int) -> Sample:
+        """See `Source.get`; in one go, as the part reads it."""
+        number, inner = self.locate(index)
+        return self._renamed(number, self.parts()[number].get(inner))
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[int], Sample]]:
+        """See `Source.reading`."""
+        with ExitStack() as stack:
+            gets = [stack.enter_context(part.reading()) for part in self.parts()]
+
+            def get(index: int) -> Sample:
+                number, inner = self.locate(index)
+                return self._renamed(number, gets[number](inner))
+
+            yield get
+
+    def image(self, index: int) -> bytes:
+        """See `Source.image`."""
+        number, inner = self.locate(index)
+        return self.parts()[number].image(inner)
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        number, inner = self.locate(index)
+        return self._key(number, self.parts()[number].key(inner))
+
+    def target(self, index: int) -> Target:
+        """See `Source.target`."""
+        number, inner = self.locate(index)
+        return self.parts()[number].target(inner)
+
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """See `Source.described`; each part is asked once, for LMDBs answer many in one transaction."""
+        found: dict[int, tuple[str, Target]] = {}
+        for number, (rows, inner) in self._by_part(index).items():
+            keys, targets = self.parts()[number].described(inner)
+            named = ((self._key(number, key), target) for key, target in zip(keys, targets, strict=True))
+            found |= zip(rows, named, strict=True)
+        return [found[row][0] for row in range(len(index))], [found[row][1] for row in range(len(index))]
+
+    def files(self, index: Sequence[int]) -> list[Path]:
+        """See `Source.files`."""
+        groups = self._by_part(index).items()
+        return list(dict.fromkeys(file for number, (_, inner) in groups for file in self.parts()[number].files(inner)))
+
+    def _by_part(self, index: Sequence[int]) -> dict[int, tuple[list[int], list[int]]]:
+        """Return number of the part -> (positions in `index`, indices in that part)."""
+        groups: dict[int, tuple[list[int], list[int]]] = {}
+        for row, i in enumerate(index):
+            number, inner = self.locate(i)
+            rows, inside = groups.setdefault(number, ([], []))
+            rows.append(row)
+            inside.append(inner)
+        return groups
+
+    def _key(self, number: int, key: str) -> str:
+        """Return the key here of a sample of part `number`."""
+        return key
+
+    def _renamed(self, number: int, sample: Sample) -> Sample:
+        key = self._key(number, sample.key)
+        return sample if key is sample.key else Sample(key, sample.image, sample.target)
+
+
+class Subset(_Composed):
     """The samples of a source at some indices, in their order; keys stay those of the source.
 
     Args:
@@ -45,39 +117,17 @@ class Subset(Source):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def get(self, index: int) -> Sample:
-        """See `Source.get`; in one go, as the whole reads it."""
-        return self.source.get(int(self.indices[self._checked(index)]))
-
-    @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """See `Source.reading`."""
-        with self.source.reading() as get:
-            yield lambda index: get(int(self.indices[self._checked(index)]))
-
-    def image(self, index: int) -> bytes:
-        """See `Source.image`."""
-        return self.source.image(int(self.indices[self._checked(index)]))
-
-    def key(self, index: int) -> str:
-        """See `Source.key`."""
-        return self.source.key(int(self.indices[self._checked(index)]))
-
-    def target(self, index: int) -> Target:
-        """See `Source.target`."""
-        return self.source.target(int(self.indices[self._checked(index)]))
-
-    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `Source.described`."""
-        return self.source.described(self.indices[np.asarray(index, np.int64)].tolist())
-
-    def files(self, index: Sequence[int]) -> list[Path]:
-        """See `Source.files`."""
-        return self.source.files(self.indices[np.asarray(index, np.int64)].tolist())
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return (0, index in the whole) of sample `index`."""
+        return 0, int(self.indices[self._checked(index)])
 
     def parts(self) -> Sequence[Source]:
         """See `Source.parts`."""
         return (self.source,)
+
+    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
+        """See `Source.described`; with one part and its keys there is nothing to sort, which counts in every batch."""
+        return self.source.described(self.indices[np.asarray(index, np.int64)].tolist())
 
     @property
     def storage_fingerprint(self) -> str:
@@ -95,7 +145,7 @@ class Subset(Source):
         return fingerprint("subset", self.source.identity, self.indices)
 
 
-class Mix(Source):
+class Mix(_Composed):
     """Several sources in a row, each as often as its weight says: with 2 every sample twice, with 0.1 a tenth of them.
 
     The share of a fractional weight is spread evenly over the source and is the same every time. Keys get the
@@ -139,66 +189,8 @@ class Mix(Source):
         # 3. The fraction: every so many samples one, evenly over the source, so that any part of it is represented.
         return number, (position - whole) * length // (count - whole)
 
-    def get(self, index: int) -> Sample:
-        """See `Source.get`; in one go, as its source reads it."""
-        number, inner = self.locate(index)
-        sample = self.sources[number].get(inner)
-        return Sample(self._key(number, sample.key), sample.image, sample.target)
-
-    @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
-        """See `Source.reading`."""
-        with ExitStack() as stack:
-            gets = [stack.enter_context(source.reading()) for source in self.sources]
-
-            def get(index: int) -> Sample:
-                number, inner = self.locate(index)
-                sample = gets[number](inner)
-                return Sample(self._key(number, sample.key), sample.image, sample.target)
-
-            yield get
-
-    def image(self, index: int) -> bytes:
-        """See `Source.image`."""
-        number, inner = self.locate(index)
-        return self.sources[number].image(inner)
-
-    def key(self, index: int) -> str:
-        """See `Source.key`."""
-        number, inner = self.locate(index)
-        return self._key(number, self.sources[number].key(inner))
-
     def _key(self, number: int, key: str) -> str:
         return f"{number}/{self.sources[number].name}/{key}"
-
-    def target(self, index: int) -> Target:
-        """See `Source.target`."""
-        number, inner = self.locate(index)
-        return self.sources[number].target(inner)
-
-    def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
-        """See `Source.described`; each source is asked once, for LMDBs answer many in one transaction."""
-        found: dict[int, tuple[str, Target]] = {}
-        for number, (rows, inner) in self._by_source(index).items():
-            keys, targets = self.sources[number].described(inner)
-            named = ((self._key(number, key), target) for key, target in zip(keys, targets, strict=True))
-            found |= zip(rows, named, strict=True)
-        return [found[row][0] for row in range(len(index))], [found[row][1] for row in range(len(index))]
-
-    def files(self, index: Sequence[int]) -> list[Path]:
-        """See `Source.files`."""
-        groups = self._by_source(index).items()
-        return list(dict.fromkeys(file for number, (_, inner) in groups for file in self.sources[number].files(inner)))
-
-    def _by_source(self, index: Sequence[int]) -> dict[int, tuple[list[int], list[int]]]:
-        """Return number of the source -> (positions in `index`, indices in that source)."""
-        groups: dict[int, tuple[list[int], list[int]]] = {}
-        for row, i in enumerate(index):
-            number, inner = self.locate(i)
-            rows, inside = groups.setdefault(number, ([], []))
-            rows.append(row)
-            inside.append(inner)
-        return groups
 
     def parts(self) -> Sequence[Source]:
         """See `Source.parts`."""

@@ -13,8 +13,7 @@ import numpy as np
 from inkmill.data.formats import FORMATS
 from inkmill.data.formats.detect import Detected
 from inkmill.data.formats.regions import dump_regions, parse_regions
-from inkmill.data.sources.base import Source, check_image_bytes
-from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint, repeats
+from inkmill.data.sources.base import PackedStrings, Source, check_image_bytes, fingerprint, repeats
 from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain
@@ -101,13 +100,13 @@ class FolderSource(Source):
 
 def _read(detected: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
     """Return image names, labels as strings, and what kind of target they are, which is one for all."""
-    images, labels = PackedBuilder(), PackedBuilder()
+    images, labels = PackedStrings(), PackedStrings()
     kind: type[Target] = Text
     for entry in FORMATS.get(detected.format)(label_pattern).read(detected.labels):
         images.append(entry.image)
         labels.append(_plain(entry.target))
         kind = type(entry.target)
-    return images.packed(), labels.packed(), kind
+    return images, labels, kind
 
 
 def _plain(target: Target) -> str:

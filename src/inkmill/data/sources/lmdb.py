@@ -20,8 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from inkmill.data.formats.multilabel import split_labels
-from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
-from inkmill.data.sources.packed import fingerprint
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes, fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, MissingExtraError, OutputError
 from inkmill.files import make_folder

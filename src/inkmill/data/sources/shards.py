@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.formats.base import IMAGE_SUFFIXES
-from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes
-from inkmill.data.sources.packed import PackedBuilder, PackedStrings, fingerprint
+from inkmill.data.sources.base import MAX_IMAGE_BYTES, PackedStrings, Source, check_image_bytes, fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain, writing
@@ -177,7 +176,7 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
         The keys; int64 (N, 6): shard, image offset, image size, label offset, label size, kind of label; the number of
         shards that had to be scanned; how many samples were left out, by reason.
     """
-    keys, table = PackedBuilder(), array("q")
+    keys, table = PackedStrings(), array("q")
     scanned, left_out = 0, Counter[str]()
     names = _names(shards)
     for number, shard in enumerate(shards):
@@ -190,7 +189,7 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
                 continue
             keys.append(f"{names[number]}/{split_name(members[0].name)[0]}")
             table.extend((number, *parts))
-    return keys.packed(), np.frombuffer(table, np.int64).reshape(-1, 6), scanned, left_out
+    return keys, np.frombuffer(table, np.int64).reshape(-1, 6), scanned, left_out
 
 
 def _names(shards: list[Path]) -> list[str]:
