@@ -1,1 +1,6 @@
-"""GPU kernels (Triton), each beside the torch code that is its reference."""
+"""GPU kernels (Triton). They import nothing of inkmill but each other; each has a reference that it is tested against.
+
+ctc                        torch.nn.functional.ctc_loss
+resize                     OpenCV's linear resize, to the last bit (data.pipeline.resize)
+warp, blur, shade, finish  the functions of the same names and arguments in data.augment.torch_passes
+"""

@@ -14,18 +14,7 @@ _BLOCK = 1024  # pixels times channels of a program
 
 
 def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, column: int, radius: int) -> Tensor:
-    """Blur some images of a batch: a Gaussian, cut at 3 sigma, borders repeated.
-
-    Args:
-        pixels: float16 (B, H, W, C) on a GPU.
-        rows: int64 (n,), which images; None for all.
-        values: float32 (B, columns), contiguous.
-        column: where sigma is.
-        radius: unused here; the reference needs it, which blurs all images with a kernel of one size.
-
-    Returns:
-        float16 (n, H, W, C).
-    """
+    """Do what `data.augment.torch_passes.blur` does, on a GPU, with float16 pixels; `radius` is not needed here."""
     batch, height, width, channels = pixels.shape
     count, numbers = batch if rows is None else len(rows), height * width * channels
     pixels = pixels.contiguous()
@@ -81,6 +70,7 @@ def _blur(  # type: ignore[no-untyped-def]
     sigma = tl.load(values + chosen * columns + SIGMA)
     reach = tl.ceil(3.0 * sigma).to(tl.int32)
     sigma = tl.maximum(sigma, 1e-3)
+    # The weights are summed as they are used, so that they add up to 1 for any sigma.
     place = number // STEP % SIZE
     total = 0.0
     value = tl.zeros([BLOCK], tl.float32)

@@ -1,4 +1,4 @@
-"""CTC's loss and gradient in one GPU kernel that nobody waits for (Graves et al. 2006, equations 6 to 16).
+"""CTC's loss and gradient in one GPU kernel, without synchronisation (Graves et al. 2006, equations 6 to 16).
 
 `torch.nn.functional.ctc_loss` on a GPU copies lengths and offsets there from ordinary memory, and waits for each copy:
 nine times a step. Until then the CPU cannot prepare what follows, so the GPU stands idle after each wait. Here one
@@ -94,8 +94,8 @@ def _kernel(  # type: ignore[no-untyped-def]
 
     state = tl.arange(0, BLOCK)
     states = 2 * tl.load(lengths + text) + 1
-    there = state < states
-    is_character = there & (state % 2 == 1)
+    in_text = state < states
+    is_character = in_text & (state % 2 == 1)
     label = tl.load(targets + state // 2, mask=is_character, other=0)
     has_one_before = is_character & (state >= 3)
     has_one_after = is_character & (state + 2 < states)
@@ -104,37 +104,40 @@ def _kernel(  # type: ignore[no-untyped-def]
     skips_to = has_one_before & (label != label_before)  # the blank between equal characters must not be skipped
     skips_from = has_one_after & (label != label_after)
 
-    told = tl.load(log_probs + label, mask=there, other=float("-inf"))
-    ahead = tl.where(state < 2, told, float("-inf"))
+    # 1. Forward: `ahead` is the log-probability of all paths that begin and are in a state now; kept for all steps.
+    score = tl.load(log_probs + label, mask=in_text, other=float("-inf"))
+    ahead = tl.where(state < 2, score, float("-inf"))
     tl.store(forwards + state, ahead)
     for step in range(1, steps):
         tl.debug_barrier()  # what the other threads stored
         row = forwards + (step - 1) * BLOCK + state
-        one = tl.load(row - 1, mask=there & (state >= 1), other=float("-inf"))
+        one = tl.load(row - 1, mask=in_text & (state >= 1), other=float("-inf"))
         two = tl.load(row - 2, mask=skips_to, other=float("-inf"))
-        told = tl.load(log_probs + step * classes + label, mask=there, other=float("-inf"))
-        ahead = _log_of_three(ahead, one, two) + told
+        score = tl.load(log_probs + step * classes + label, mask=in_text, other=float("-inf"))
+        ahead = _log_of_three(ahead, one, two) + score
         tl.store(forwards + step * BLOCK + state, ahead)
 
-    is_end = there & (state >= states - 2)
+    # 2. The loss: all paths that end in the last character or in the blank after it.
+    is_end = in_text & (state >= states - 2)
     ends = tl.where(is_end, ahead, float("-inf"))
     top = tl.max(ends, axis=0)
-    counted = tl.where(there, top, float("-inf")) > float("-inf")  # nothing is, where the text does not fit
+    counted = tl.where(in_text, top, float("-inf")) > float("-inf")  # nothing is, where the text does not fit
     top = tl.where(top == float("-inf"), 0.0, top)
     total = top + tl.log(tl.sum(tl.exp(ends - top), axis=0))
     tl.store(losses + text, -total)
     total = tl.where(total == float("-inf"), 0.0, total)
+    # 3. Backward: `behind` is what is left of the paths, and both together are the gradient.
     behind = tl.where(is_end, 0.0, float("-inf"))
     for back in range(steps):
         step = steps - 1 - back
         ahead = tl.load(forwards + step * BLOCK + state)
         share = tl.exp(ahead + behind - total)
         tl.atomic_add(gradient + step * classes + label, -share, mask=counted)
-        told = tl.load(log_probs + step * classes + label, mask=there, other=float("-inf"))
-        onward = behind + told
+        score = tl.load(log_probs + step * classes + label, mask=in_text, other=float("-inf"))
+        onward = behind + score
         row = backwards + (back % 2) * BLOCK + state  # two rows in turn: nobody writes what another still reads
         tl.store(row, onward)
         tl.debug_barrier()
         one = tl.load(row + 1, mask=state + 1 < states, other=float("-inf"))
         two = tl.load(row + 2, mask=skips_from, other=float("-inf"))
-        behind = tl.where(there, _log_of_three(onward, one, two), float("-inf"))
+        behind = tl.where(in_text, _log_of_three(onward, one, two), float("-inf"))

@@ -15,19 +15,7 @@ _BLOCK = 2048  # bytes of a program
 def finish(
     pixels: Tensor, marked: Tensor | None, place: Tensor | None, values: Tensor, cutouts: int, count: int
 ) -> Tensor:
-    """Put the compressed images in their places, and paint the cutouts.
-
-    Args:
-        pixels: uint8 (B, H, W, C) on a GPU.
-        marked: uint8 (n, H, W, C), what takes the place of some images; None for nothing.
-        place: int64 (B,), where in `marked` an image lies, -1 for nowhere; None if `marked` is all images, or None.
-        values: float32 (B, columns), contiguous.
-        cutouts: first column of the rectangles (5 numbers each), -1 where they are absent.
-        count: number of rectangles.
-
-    Returns:
-        uint8 (B, H, W, C).
-    """
+    """Do what `data.augment.torch_passes.finish` does, on a GPU."""
     if marked is not None and place is None:
         pixels, marked = marked, None
     batch, height, width, channels = pixels.shape
@@ -70,12 +58,14 @@ def _finish(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     byte = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     in_image = byte < count
+    # 1. The image, or its compressed version.
     source = pixels + row * count
     if REPLACED:
         other = tl.load(place + row)
         if other >= 0:
             source = marked + other * count
     value = tl.load(source + byte, mask=in_image, other=0)
+    # 2. The rectangles over it; one without area is skipped without a look at the pixels.
     for k in tl.static_range(COUNT):
         rectangle = values + row * columns + CUTOUTS + 5 * k
         left, top = tl.load(rectangle), tl.load(rectangle + 1)

@@ -1,4 +1,4 @@
-"""Colour and noise as one GPU kernel, in which the three channels that a colour hangs on are read once."""
+"""Colour and noise as one GPU kernel, which reads the three channels that a new colour depends on once."""
 
 from __future__ import annotations
 
@@ -23,21 +23,7 @@ def shade(
     noise_unit: float,
     luma: tuple[float, float, float],
 ) -> Tensor:
-    """Put the blurred images in their places, apply colour and noise, and round.
-
-    Args:
-        pixels: float16 or uint8 (B, H, W, C) on a GPU.
-        blurred: of the same dtype (n, H, W, C), what takes the place of some images; None for nothing.
-        place: int64 (B,), where in `blurred` an image lies, -1 for nowhere; None if `blurred` is all images, or None.
-        values: float32 (B, columns), contiguous.
-        ring: int8 (a power of two,), the noise.
-        colour, noise: first columns of the matrix (12 numbers) and of the noise (2), -1 where they are absent.
-        noise_unit: the ring's standard deviation.
-        luma: weights of red, green and blue in gray.
-
-    Returns:
-        uint8 (B, H, W, C).
-    """
+    """Do what `data.augment.torch_passes.shade` does, on a GPU, with float16 or uint8 pixels."""
     batch, height, width, channels = pixels.shape
     if blurred is not None and place is None:
         pixels, blurred = blurred, None
@@ -91,6 +77,7 @@ def _shade(  # type: ignore[no-untyped-def]
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     in_image = pixel < count
     numbers = values + row * columns
+    # 1. The image, or its blurred version.
     source = pixels + row * count * CHANNELS
     if REPLACED:
         other = tl.load(place + row)
@@ -98,6 +85,7 @@ def _shade(  # type: ignore[no-untyped-def]
             source = blurred + other * count * CHANNELS
     source += pixel * CHANNELS
     to = out + row * count * CHANNELS + pixel * CHANNELS
+    # 2. Colour, then noise and rounding for each channel.
     if COLOUR >= 0:
         m = numbers + COLOUR
         if CHANNELS == 1:  # as in params.gray_gain of augmentation

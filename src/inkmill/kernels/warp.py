@@ -16,18 +16,7 @@ _BLOCK = 512  # pixels of a program
 
 
 def warp(images: Tensor, index: Tensor, values: Tensor, space: int, waves: int, wave_count: int) -> Tensor:
-    """Fetch each output pixel from its place in the input, bilinear, borders repeated.
-
-    Args:
-        images: uint8 (N, H, W, C) on a GPU.
-        index: int64 (B,), which of the images.
-        values: float32 (B, columns), contiguous.
-        space, waves: first columns of the matrix (9 numbers) and of the waves (5 each), -1 where they are absent.
-        wave_count: number of waves.
-
-    Returns:
-        float16 (B, H, W, C): within a sixteenth of a shade.
-    """
+    """Do what `data.augment.torch_passes.warp` does, on a GPU; float16, so within a sixteenth of a shade."""
     _, height, width, channels = images.shape
     images = images.contiguous()
     out = torch.empty((len(index), height, width, channels), dtype=torch.float16, device=images.device)

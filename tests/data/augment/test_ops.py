@@ -28,8 +28,8 @@ def test_one_number_is_a_range_to_both_sides_for_angles_and_a_constant_elsewhere
         ({"op": "jpeg", "quality": [0, 50]}, r"quality=\[0, 50\]: expected a range \[from, to\] between 1 and 100"),
         ({"op": "noise", "std": "much"}, r"std='much': expected a range"),
         ({"op": "noise", "p": 2}, r"p=2: input should be less than or equal to 1"),
-        ({"p": 0.5}, r"expected a change such as \{op: rotate"),
-        ("rotate", r"expected a change such as \{op: rotate"),
+        ({"p": 0.5}, r"expected an op such as \{op: rotate"),
+        ("rotate", r"expected an op such as \{op: rotate"),
         ({"op": "group", "ops": [{"op": "blurr"}]}, r"ops\[1\]\.ops\[0\]: unknown augmentation op 'blurr'"),
     ],
 )

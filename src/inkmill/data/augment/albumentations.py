@@ -1,6 +1,6 @@
 """Any Albumentations pipeline as an engine: for users who have one, and for ops that inkmill does not have.
 
-It runs image by image on the CPU, in worker processes or in DALI's Python operator. Its generators are set anew for
+It runs image by image on the CPU, in worker processes or in DALI's Python operator. Its generators are seeded for
 each image from (seed, epoch, index), so the result does not depend on worker, batch or loader, as with inkmill's ops.
 """
 
@@ -34,7 +34,7 @@ class AlbumentationsPipeline:
     """
 
     kind: Literal["code"] = "code"
-    """It runs where batches are made, on the CPU; an `Augmentation` is numbers that any engine can apply."""
+    """It runs where batches are assembled, on the CPU; an `Augmentation` is numbers that any engine can apply."""
 
     def __init__(self, serialised: Mapping[str, Any]) -> None:
         self._serialised = dict(serialised)
@@ -95,9 +95,9 @@ class AlbumentationsPipeline:
         pipeline.set_random_seed(state.item() & 0xFFFFFFFF)
         try:
             changed = pipeline(image=image)["image"]
-        except Exception as error:  # other people's code, which raises what it likes
-            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise ConfigError(f"the Albumentations pipeline refuses an image of {image.shape}: {said}") from error
+        except Exception as error:  # foreign code, which may raise anything
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            raise ConfigError(f"the Albumentations pipeline refuses an image of {image.shape}: {reason}") from error
         if not isinstance(changed, np.ndarray) or changed.size != image.size or changed.dtype != np.uint8:
             raise ConfigError(
                 f"the Albumentations pipeline must keep an image uint8 of {image.shape}, it gave "

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import ops
-from inkmill.data.augment.params import SUBSET_PASSES, AugmentParams, ParamLayout
+from inkmill.data.augment.params import AugmentParams
 from inkmill.data.augment.random_numbers import Bits, sample_states, stream_ids, stream_offsets, uniforms
-from inkmill.data.augment.sampling import ELASTIC_WAVES, ParamSampler, numbers_of, part_of
+from inkmill.data.augment.sampling import ParamSampler, layout_of, numbers_of, part_of
 from inkmill.errors import ConfigError
 
 
@@ -54,7 +54,7 @@ class Augmentation:
     def __init__(self, op_list: list[ops.Op]) -> None:
         self._ops = list(_flatten(op_list, (), iter(range(1_000_000))))
         self.identity = repr(self._ops)
-        self.layout = _layout(self._ops)
+        self.layout = layout_of([(entry.op, math.prod(p for _, p in entry.coins)) for entry in self._ops])
         # Cached now: torch.compile cannot trace a cached_property's first call on Python 3.11.
         _ = self.layout.columns, self.layout.passes
         self._ids: list[int] = []
@@ -115,7 +115,9 @@ class Augmentation:
         Returns:
             layout.size columns: float64 (B,), or a plain float where it is the same for all.
         """
+        # 1. All random numbers at once: one hash for each sample and stream.
         u = uniforms(states, offsets)
+        # 2. Op after op: who gets it, by its own coin and those of the groups around it, and what it adds.
         sampler = ParamSampler(xp, height, width)
         for entry in self._ops:
             active = u[self._first[entry.number]] < entry.op.p
@@ -152,26 +154,3 @@ def _flatten(
             yield from _flatten(ops.parse_ops(op.ops), (*groups, (number, op.p)), numbers)
         else:
             yield _NumberedOp(op, number, groups)
-
-
-def _layout(entries: list[_NumberedOp]) -> ParamLayout:
-    op_list = [entry.op for entry in entries]
-    kinds = [type(op) for op in op_list]
-    parts = {part_of(op) for op in op_list}
-    sigmas = [op.largest for op in op_list if isinstance(op, ops.Blur)]
-    return ParamLayout(
-        space="space" in parts,
-        waves=kinds.count(ops.Curve) + ELASTIC_WAVES * kinds.count(ops.Elastic),
-        blur_radius=math.ceil(3 * math.hypot(*sigmas)),
-        colour="colour" in parts,
-        noise="noise" in parts,
-        jpeg="jpeg" in parts,
-        cutouts=sum(op.count for op in op_list if isinstance(op, ops.Cutout)),
-        shares={part: _share(entries, part) for part in SUBSET_PASSES if part in parts},
-    )
-
-
-def _share(entries: list[_NumberedOp], part: str) -> float:
-    """Return an upper bound of the probability that an image gets an op of a part."""
-    chances = [math.prod(p for _, p in entry.coins) for entry in entries if part_of(entry.op) == part]
-    return min(1.0, sum(chances))

@@ -24,7 +24,7 @@ _CHROMA_STEPS = (
 
 
 def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor, steps: Tensor) -> Tensor:
-    """Return what is left of a batch after JPEG compression.
+    """Return a batch as JPEG compression leaves it.
 
     Args:
         pixels: float32 (B, H, W, C) in 0..255, RGB or gray.

@@ -1,8 +1,29 @@
-"""The changes that an augmentation can make to an image, as data: one small class for each op.
+"""The ops of an augmentation, as data: one small class for each, which says what a spec can set and within what ranges.
 
 A spec lists them in YAML, `{op: rotate, p: 0.5, degrees: 5}`. A range is `[low, high]`; where a quantity has two
 sides (an angle, a shift) a single number x means [-x, x], elsewhere it means that number always. Lengths are shares of
 the image's height or width, so that a spec means the same at any input size; brightness is in 0..255.
+
+How to add an op
+================
+An op that is made of what there is (a matrix in space or of colour, waves, blur, noise, rectangles) takes two files;
+all engines, the polygons and the tests of parity follow by themselves:
+
+1. `ops.py`: a class with its ranges, registered under its name.
+2. `sampling.py`: one function, registered with the part that it writes to and how many random numbers it uses.
+3. A row in docs/augmentation.md, and `python docs/pictures/augmentation.py` for the picture.
+
+An op that does something new to pixels takes a pass of its own, in these files as well:
+
+4. `params.py`: a field and its columns in `ParamLayout`; their place among the columns is the place of the pass.
+   `sampling.py`: its numbers in `ParamSampler.columns`, its field in `layout_of`.
+5. `cpu.py`: the pass with OpenCV, and its entry in `_PASSES`.
+6. `torch_passes.py`: the pass in torch, in `run_passes`; if it is slow and most images do not need it, its name in
+   `params.SUBSET_PASSES` has it run on a block of the images that do.
+7. For DALI's own augmentation, `data/loaders/dali/graph.py` and `inputs.py`.
+
+`tests/data/augment/test_engines.py` compares the engines on every registered op.
+Random numbers depend on an op's place in the spec, not in the registry: a new op changes no images of existing specs.
 """
 
 from __future__ import annotations
@@ -42,10 +63,10 @@ Range = tuple[float, float]
 
 
 class Op(Section):
-    """One change."""
+    """One op."""
 
     p: float = Field(1.0, ge=0, le=1)
-    """Probability that an image gets this change."""
+    """Probability that an image gets this op."""
 
 
 @OPS.register("rotate")
@@ -73,7 +94,7 @@ class Scale(Op):
     factor: Annotated[Range, _limits(0.1, 10)] = (0.9, 1.1)
     """Factor of the size; below 1 the text shrinks and the border is repeated around it."""
     keep_ratio: bool = True
-    """Draw one factor for both axes, or one for each."""
+    """Sample one factor for both axes, or one for each."""
 
 
 @OPS.register("shift")
@@ -81,9 +102,9 @@ class Shift(Op):
     """Move."""
 
     x: Annotated[Range, _limits(-1, 1, two_sided=True)] = (-0.05, 0.05)
-    """Way to the right as a share of the width."""
+    """Displacement to the right as a share of the width."""
     y: Annotated[Range, _limits(-1, 1, two_sided=True)] = (-0.05, 0.05)
-    """Way down as a share of the height."""
+    """Displacement down as a share of the height."""
 
 
 @OPS.register("perspective")
@@ -98,7 +119,7 @@ class Perspective(Op):
 
 @OPS.register("flip")
 class Flip(Op):
-    """Mirror; for classification and detection, hardly ever for reading."""
+    """Mirror; for classification and detection, hardly ever for recognition."""
 
     axis: Literal["horizontal", "vertical"] = "horizontal"
     """Horizontal swaps left and right."""
@@ -119,9 +140,9 @@ class Elastic(Op):
     """Distort locally, as hand-writing and crumpled paper do, by three smooth waves."""
 
     amplitude: Annotated[Range, _limits(0, 0.1)] = (0.01, 0.04)
-    """Largest way a point moves, as a share of the height."""
+    """Largest displacement of a point, as a share of the height."""
     wavelength: Annotated[Range, _limits(1, 20)] = (1, 3)
-    """Length of a wave as a share of the height; at least 1, so that the picture never folds."""
+    """Length of a wave as a share of the height; at least 1, so that the image never folds."""
 
 
 @OPS.register("brightness")
@@ -161,7 +182,7 @@ class Invert(Op):
     """Swap dark and light."""
 
     p: float = Field(0.5, ge=0, le=1)
-    """Probability that an image gets this change."""
+    """Probability that an image gets this op."""
 
 
 @OPS.register("gray")
@@ -169,7 +190,7 @@ class Gray(Op):
     """Take the colour away."""
 
     p: float = Field(0.1, ge=0, le=1)
-    """Probability that an image gets this change."""
+    """Probability that an image gets this op."""
 
 
 @OPS.register("blur")
@@ -183,7 +204,7 @@ class Blur(Op):
 
     @property
     def largest(self) -> float:
-        """The largest sigma that can be drawn."""
+        """The largest sigma that can be sampled."""
         return max(self.choices, default=self.sigma[1])
 
 
@@ -197,7 +218,7 @@ class Noise(Op):
 
 @OPS.register("jpeg")
 class Jpeg(Op):
-    """The marks that JPEG compression leaves."""
+    """JPEG compression artefacts."""
 
     quality: Annotated[Range, _limits(1, 100)] = (30, 90)
     """JPEG quality as in libjpeg."""
@@ -205,7 +226,7 @@ class Jpeg(Op):
 
 @OPS.register("cutout")
 class Cutout(Op):
-    """Paint rectangles of one shade over the picture (Random Erasing, Zhong et al. 2017)."""
+    """Paint rectangles of one shade over the image (Random Erasing, Zhong et al. 2017)."""
 
     count: int = Field(1, ge=1, le=8)
     """How many."""
@@ -217,10 +238,10 @@ class Cutout(Op):
 
 @OPS.register("group")
 class Group(Op):
-    """Changes that happen together or not at all; inside, each still has its own p."""
+    """Ops that happen together or not at all; inside, each still has its own p."""
 
     ops: list[dict[str, Any]]
-    """The changes."""
+    """The ops."""
 
 
 def parse_ops(entries: Iterable[Mapping[str, Any]], where: str = "augmentation.ops") -> list[Op]:
@@ -234,7 +255,7 @@ def parse_ops(entries: Iterable[Mapping[str, Any]], where: str = "augmentation.o
 
 def _parse_op(entry: Any, where: str) -> Op:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("op"), str):
-        raise ConfigError(f"{where}: expected a change such as {{op: rotate, p: 0.5, degrees: 5}}, got {entry!r}")
+        raise ConfigError(f"{where}: expected an op such as {{op: rotate, p: 0.5, degrees: 5}}, got {entry!r}")
     values = {key: value for key, value in entry.items() if key != "op"}
     try:
         op = OPS.get(entry["op"])(**values)
@@ -275,7 +296,7 @@ def load_preset(name: str) -> list[Op]:
 
 
 def ops_of(spec: AugmentationSpec) -> list[Op]:
-    """Return all ops of a spec in the order in which they are applied: TAO's keys, the preset's, its own list.
+    """Return all ops of a spec in their order: TAO's keys, the preset's, its own list.
 
     Raises:
         ConfigError: see `parse_ops` and `load_preset`.
@@ -290,10 +311,10 @@ def _tao_ops(spec: AugmentationSpec) -> list[Op]:
     """Turn TAO's keys into ops; unlike TAO's, the rotation goes both ways."""
     if spec.aug_prob == 0:
         return []
-    changes: list[dict[str, Any]] = [
+    inner: list[dict[str, Any]] = [
         {"op": "invert", "p": spec.reverse_color_prob},
         {"op": "rotate", "p": spec.rotate_prob, "degrees": spec.max_rotation_degree},
     ]
     if spec.gaussian_radius_list:
-        changes.append({"op": "blur", "p": spec.blur_prob, "choices": list(spec.gaussian_radius_list)})
-    return parse_ops([{"op": "group", "p": spec.aug_prob, "ops": changes}], "augmentation")
+        inner.append({"op": "blur", "p": spec.blur_prob, "choices": list(spec.gaussian_radius_list)})
+    return parse_ops([{"op": "group", "p": spec.aug_prob, "ops": inner}], "augmentation")

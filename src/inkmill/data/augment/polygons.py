@@ -1,4 +1,4 @@
-"""Polygons follow the picture: moved by the same numbers, clipped to it, and dropped when nothing useful is left."""
+"""Polygons follow the image: moved by the same params, clipped to it, and dropped when nothing useful is left."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from inkmill.data.types import Polygons
 Points = NDArray[np.float32]
 
 MIN_KEPT_AREA = 0.25
-"""A region of which less than this share of its area is left in the picture is dropped: its text cannot be read."""
+"""A region of which less than this share of its area is left in the image is dropped: its text cannot be read."""
 _STEPS = 8
 _BENDS = 16  # pieces of an edge where waves bend it
 _NO_AREA = 1e-6  # square pixels
 
-Fate = Literal["degenerate", "outside", "mostly outside"]
-"""Why a region is dropped: it has no area, or less than three points, or one that is no number; it left the picture;
+DropReason = Literal["degenerate", "outside", "mostly outside"]
+"""Why a region is dropped: it has no area, fewer than three points or one that is not finite; it left the image;
 less than MIN_KEPT_AREA of it stayed."""
 
 
 class MovedPolygons(NamedTuple):
-    """What became of an image's polygons.
+    """An image's polygons after a move.
 
     Attributes:
         polygons: those that are left, in their order, with their ignore flags and texts.
         clipped: how many were cut at the border.
-        lost: how many are gone, by reason.
+        reasons: how many were dropped, by reason.
     """
 
     polygons: Polygons
     clipped: int
-    lost: Counter[Fate]
+    reasons: Counter[DropReason]
 
     @property
     def dropped(self) -> int:
-        """How many are gone."""
-        return self.lost.total()
+        """How many were dropped."""
+        return self.reasons.total()
 
 
 def move_polygons(
     polygons: Polygons, matrix: NDArray[np.floating], width: int, height: int, waves: Points | None = None
 ) -> MovedPolygons:
-    """Move polygons as a row of a table moves their image.
+    """Move polygons as augmentation params move their image.
 
     Args:
-        polygons: regions in pixels of the image before the change.
-        matrix: the row's `space`, (3, 3), from output to input; the inverse is applied here.
+        polygons: regions in pixels of the image before augmentation.
+        matrix: the image's `space`, (3, 3), from output to input; the inverse is applied here.
         width: columns of the image.
         height: rows of the image.
-        waves: the row's waves (K, 5), if it has any. They bend edges, which therefore get points in between.
+        waves: the image's waves (K, 5), if there are any. They bend edges, which therefore get points in between.
 
     Returns:
         The moved polygons, clipped to the image (Sutherland and Hodgman 1974), with counts.
@@ -61,21 +61,25 @@ def move_polygons(
     if waves is not None and not waves[:, :2].any():
         waves = None
     left: list[tuple[Points, bool, tuple[str, ...]]] = []
-    clipped, lost = 0, Counter[Fate]()
+    clipped = 0
+    reasons = Counter[DropReason]()
     for number, region in enumerate(polygons.points):
+        # 1. Move its points back along the map from output to input; along waves, many points an edge.
         if not _has_area(region):
-            lost["degenerate"] += 1
+            reasons["degenerate"] += 1
             continue
         moved = _project(region, inverse) if waves is None else _unwave(_project(_divided(region), inverse), waves)
         inside = _clip(moved, width, height)
+        # 2. Drop it if too little of it is left to read.
         area = _area(inside)
         if area < max(MIN_KEPT_AREA * _area(moved), _NO_AREA):
-            lost["mostly outside" if area else "outside"] += 1
+            reasons["mostly outside" if area else "outside"] += 1
             continue
         clipped += inside is not moved
         left.append((inside.astype(np.float32), polygons.ignore[number], polygons.texts[number : number + 1]))
+    # 3. Texts may be fewer than regions: detection data often has none.
     points, ignore, texts = zip(*left, strict=True) if left else ((), (), ())
-    return MovedPolygons(Polygons(points, ignore, tuple(text for some in texts for text in some)), clipped, lost)
+    return MovedPolygons(Polygons(points, ignore, tuple(text for some in texts for text in some)), clipped, reasons)
 
 
 def _has_area(region: Points) -> bool:
@@ -83,7 +87,7 @@ def _has_area(region: Points) -> bool:
 
 
 def _divided(region: Points) -> Points:
-    """Put points along the edges."""
+    """Divide each edge into _BENDS pieces."""
     share = np.arange(_BENDS, dtype=np.float32)[:, None] / _BENDS
     pieces = region[:, None] * (1 - share) + np.roll(region, -1, axis=0)[:, None] * share
     return pieces.reshape(-1, 2).astype(np.float32)
@@ -91,7 +95,7 @@ def _divided(region: Points) -> Points:
 
 def _project(points: Points, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     homogeneous = points @ matrix[:, :2].T + matrix[:, 2]
-    # A point behind the horizon is far outside; a tiny depth keeps it there without dividing by zero.
+    # A point behind the horizon is far outside; a tiny w keeps it there without dividing by zero.
     return homogeneous[:, :2] / np.maximum(homogeneous[:, 2:], 1e-6)
 
 
@@ -99,23 +103,24 @@ def _unwave(points: NDArray[np.float64], waves: Points) -> NDArray[np.float64]:
     """Find the output pixels that the waves move to the given places, by fixed-point iteration."""
     places = points
     for _ in range(_STEPS):  # waves never fold, so each step at least halves the error
-        swing = np.sin(places @ waves[:, 2:4].T + waves[:, 4])
-        places = points - swing @ waves[:, :2]
+        sines = np.sin(places @ waves[:, 2:4].T + waves[:, 4])
+        places = points - sines @ waves[:, :2]
     return places
 
 
 def _clip(points: NDArray[np.float64], width: int, height: int) -> NDArray[np.float64]:
-    """Clip to the picture, whose pixels reach half a pixel around their centres; what lies in it comes back itself."""
+    """Clip to the image, whose pixels reach half a pixel around their centres; a polygon inside is returned itself."""
     if (points >= -0.5).all() and (points <= (width - 0.5, height - 0.5)).all():
         return points
     for axis, limit, sign in ((0, -0.5, 1), (0, width - 0.5, -1), (1, -0.5, 1), (1, height - 0.5, -1)):
         inside: list[NDArray[np.float64]] = []
-        depth = sign * (points[:, axis] - limit)
+        # Sutherland and Hodgman: keep what is inside, and add a point where an edge crosses the border.
+        inwards = sign * (points[:, axis] - limit)
         for k in range(len(points)):
-            if depth[k - 1] * depth[k] < 0:
-                share = depth[k - 1] / (depth[k - 1] - depth[k])
+            if inwards[k - 1] * inwards[k] < 0:
+                share = inwards[k - 1] / (inwards[k - 1] - inwards[k])
                 inside.append(points[k - 1] + share * (points[k] - points[k - 1]))
-            if depth[k] >= 0:
+            if inwards[k] >= 0:
                 inside.append(points[k])
         points = np.array(inside).reshape(-1, 2)
     return points

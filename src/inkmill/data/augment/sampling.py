@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inkmill.data.augment import ops
-from inkmill.data.augment.params import LUMA, ParamLayout
+from inkmill.data.augment.params import LUMA, SUBSET_PASSES, ParamLayout
 from inkmill.data.augment.random_numbers import NOISE_RING
 
 Number = Any
@@ -189,6 +189,26 @@ def numbers_of(op: ops.Op) -> int:
     """Return how many random numbers an op uses for each sample, beside the one that decides whether it happens."""
     numbers = _SAMPLERS[type(op)].numbers
     return numbers if isinstance(numbers, int) else numbers(op)
+
+
+def layout_of(entries: list[tuple[ops.Op, float]]) -> ParamLayout:
+    """Return the layout of the parameters of some ops, each given with the probability that an image gets it."""
+    op_list = [op for op, _ in entries]
+    kinds = [type(op) for op in op_list]
+    chances: dict[str, float] = {}
+    for op, chance in entries:
+        chances[part_of(op)] = chances.get(part_of(op), 0.0) + chance
+    sigmas = [op.largest for op in op_list if isinstance(op, ops.Blur)]
+    return ParamLayout(
+        space="space" in chances,
+        waves=kinds.count(ops.Curve) + ELASTIC_WAVES * kinds.count(ops.Elastic),
+        blur_radius=math.ceil(3 * math.hypot(*sigmas)),
+        colour="colour" in chances,
+        noise="noise" in chances,
+        jpeg="jpeg" in chances,
+        cutouts=sum(op.count for op in op_list if isinstance(op, ops.Cutout)),
+        shares={part: min(1.0, chances[part]) for part in SUBSET_PASSES if part in chances},
+    )
 
 
 # Space: each matrix maps the output to the input, so it is the inverse of the change one sees.

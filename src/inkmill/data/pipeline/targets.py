@@ -89,7 +89,7 @@ def _moved(
     moved = move_polygons(polygons, matrix, *size, waves)
     if moved.clipped:
         regions["clipped"] += moved.clipped
-    regions.update(moved.lost)
+    regions.update(moved.reasons)
     return moved.polygons
 
 
