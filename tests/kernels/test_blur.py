@@ -48,6 +48,7 @@ def largest_difference(device: str) -> float:
     return largest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
     reason="interpreters of older Triton cannot loop up to a loaded number with NumPy 2.5",

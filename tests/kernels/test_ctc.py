@@ -55,6 +55,7 @@ def largest_differences(ctc_losses, shape, device):
     return [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in zip(fast, known, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
     reason="the interpreter of triton 3.6 makes numbers of arrays, which numpy 2.4 refuses",

@@ -86,6 +86,7 @@ def far(one, other):
     return float((one.float() - other.float()).abs().max())
 
 
+@pytest.mark.slow
 def test_the_kernels_agree_with_torch():
     script = SCRIPT.format(here=str(Path(__file__).parent))
     environment = os.environ | {"TRITON_INTERPRET": "1"}

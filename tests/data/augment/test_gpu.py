@@ -126,6 +126,7 @@ def test_on_a_cpu_deferred_augmentation_applies_its_params(crops: dict[int, np.n
     assert np.array_equal(apply_deferred(torch.from_numpy(crops[3][index]), deferred).numpy(), expected)
 
 
+@pytest.mark.slow
 def test_a_compiler_sees_the_sampling_of_all_ops_as_one_graph() -> None:
     augmentation = Augmentation([op for name in OPS.names() if name != "group" for op in SPECS[name]] + SPECS["wild"])
     states, offsets = on_torch(sample_states(0, 0, np.arange(8))), on_torch(augmentation.offsets)

@@ -45,10 +45,51 @@ def test_seed_epoch_and_index_each_give_other_changes() -> None:
     assert len(np.unique(base, axis=0)) == 50
 
 
-def test_the_numbers_stay_the_same_from_version_to_version() -> None:
+def test_random_numbers_stay_the_same_from_version_to_version() -> None:
     first = uniforms(sample_states(7, 3, np.arange(3)), stream_offsets(stream_ids(2, 2)))
     assert np.round(first, 6).tolist() == [[0.151041, 0.761785, 0.229589], [0.432089, 0.963074, 0.919071]]
     assert noise_ring()[:8].tolist() == [-14, 5, 29, -17, 22, -7, -32, -56]
+
+
+OPS_IN_ORDER = [
+    "rotate",
+    "shear",
+    "scale",
+    "shift",
+    "perspective",
+    "flip",
+    "curve",
+    "elastic",
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+    "invert",
+    "blur",
+    "noise",
+    "jpeg",
+    "cutout",
+]
+GOLDEN = {
+    "space": "-0.90688 0.30252 115.8 0.045095 0.99075 -2.2473 0.00055453 0.0032207 0.91487",
+    "waves": (
+        "0 4.2411 0.035589 0 4.7652 -0.26664 -0.10755 -0.099193 -0.07654 0.4323 0.28734 0.0099605 "
+        "-0.13807 0.073846 0.86987 -0.065316 0.27999 0.01868 -0.077607 4.5937"
+    ),
+    "blur": "0.67389",
+    "colour": ("-1.1334 -0.089295 0.078475 256.44 0.039218 -1.127 -0.056402 256.44 -0.23032 0.14572 -1.0596 256.44"),
+    "noise": "1.3816 947140",
+    "jpeg": "67",
+    "cutouts": "106 2 111 8 109.34",
+}
+
+
+def test_a_sample_gets_the_same_params_from_version_to_version() -> None:
+    augmentation = Augmentation(parse_ops([{"op": name, "p": 1} for name in OPS_IN_ORDER]))
+    params = augmentation.sample(7, 3, np.array([42]), 32, 128)
+    assert list(params.layout.columns) == list(GOLDEN)
+    for part, numbers in GOLDEN.items():
+        assert params.part(part)[0] == pytest.approx([float(number) for number in numbers.split()], rel=1e-4)
 
 
 def test_uniform_numbers_are_uniform_and_unrelated() -> None:
