@@ -28,15 +28,15 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
-from inkmill.deploy.export.onnx import export
-from inkmill.deploy.export.pictures import Pictures, choose_pictures
+from inkmill.deploy.export.run import export
+from inkmill.deploy.samples import VerificationSet, verification_samples
 from inkmill.errors import InkmillError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.machine import machine_stamp, stamp_line
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.nn.backbones import BACKBONES
-from inkmill.runtime.torch_reader import to_input
+from inkmill.tasks.model import to_input
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
 HEADS = ("CTC", "Attn", "Slots")
@@ -52,20 +52,20 @@ Row = dict[str, Any]
 
 
 @torch.no_grad()
-def widen(model: Recognizer, pictures: Pictures) -> float:
+def widen(model: Recognizer, samples: VerificationSet) -> float:
     """Centre the scores of every class on the pictures, widen them, and return seconds of a picture."""
     classes = model.head.get_submodule("classes")
     seen: list[torch.Tensor] = []
     hook = classes.register_forward_hook(lambda part, given, scores: seen.append(scores.flatten(0, -2)))
     start = perf_counter()
-    for batch in pictures.batches():
+    for batch in samples.batches(32, first=1):
         model.eval()(to_input(torch.from_numpy(batch)))
     taken = perf_counter() - start
     hook.remove()
     spread, middle = torch.std_mean(torch.cat(seen), dim=0)
     classes.get_parameter("bias").sub_(middle).mul_(WIDENED / spread)
     classes.get_parameter("weight").mul_(WIDENED / spread[:, None])
-    return taken / len(pictures.images)
+    return taken / len(samples.images)
 
 
 def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
@@ -80,7 +80,7 @@ def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
     card = ModelHeader(model=ModelSpec.model_validate(model), charset=CHARSET, max_label_length=LONGEST)
     torch.manual_seed(0)
     recognizer = build_recognizer(card.model, card.codec().num_classes, LONGEST)
-    seconds = 2 * widen(recognizer, choose_pictures(spec, card, PROBES))  # ONNX Runtime needs about as long
+    seconds = 2 * widen(recognizer, verification_samples(spec, card, PROBES))  # ONNX Runtime needs about as long
     save_reader(folder / "reader.safetensors", recognizer.state_dict(), card)
     return spec, max(FEWEST, min(args.crops, int(60 * args.minutes / seconds)))
 

@@ -85,7 +85,7 @@ def _models(folder: Path, given: Path | None) -> dict[str, bytes]:
 def _made(folder: Path) -> Path:
     from inkmill.config.load import load_spec
     from inkmill.config.model import ModelSpec
-    from inkmill.deploy.export.onnx import export
+    from inkmill.deploy.export.run import export
     from inkmill.modelfile.header import ModelHeader
     from inkmill.modelfile.torch_file import save_reader
     from inkmill.tasks.recognition.model import build_recognizer

@@ -23,7 +23,7 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
-from inkmill.deploy.quantize.compare import READ_AT_ONCE, share_equal
+from inkmill.deploy.quantize.run import READ_AT_ONCE, share_equal
 from inkmill.machine import machine_stamp, stamp_line
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.reader import BaseReader

@@ -9,7 +9,7 @@ import torch
 
 from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
-from inkmill.deploy.export.onnx import export
+from inkmill.deploy.export.run import export
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.tasks.recognition.model import build_recognizer

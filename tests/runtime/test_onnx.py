@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 import inkmill
 from inkmill.config.load import load_spec
-from inkmill.deploy.export.onnx import export
+from inkmill.deploy.export.run import export
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.modelfile.onnx_file import encoded_varint, read_metadata, seal
 from inkmill.runtime import Reader

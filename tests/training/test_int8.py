@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.modelfile.torch_file import load_reader
 from inkmill.nn.backbones.base import Backbone
-from inkmill.nn.fake_int8 import measure
+from inkmill.nn.fake_int8 import PACE, measure
 from inkmill.nn.simulate import is_simulated
 from inkmill.tasks.recognition.model import build_recognizer
 from inkmill.training.checkpoint import find_latest
@@ -73,21 +74,35 @@ def test_what_scores_and_reads_rounds_as_int8_does(runs: Runs, captchas: Path) -
     assert [reading.confidence for reading in reader.read(images)] == rounded
 
 
-def test_a_run_goes_on_with_its_ranges(runs: Runs) -> None:
-    latest = find_latest(runs.folder / "int8" / "train")
+def test_a_resumed_run_continues_from_the_ranges_of_its_checkpoint(runs: Runs, tmp_path: Path) -> None:
+    shutil.copytree(runs.folder / "int8", tmp_path / "int8")
+    overrides = [*runs.overrides, f"results_dir={tmp_path}/int8", "train.num_epochs=3"]
+    latest = find_latest(tmp_path / "int8" / "train")
     assert latest is not None
-    saved = torch.load(latest, weights_only=True)["model"]
-    ranges = {name: tensor for name, tensor in saved.items() if name.endswith("largest")}
-    more = train(load_spec(None, [*runs.overrides, "train.num_epochs=3"]))
+    state = torch.load(latest, weights_only=True)
+    # So large that no batch of the resumed epoch matters beside them, whatever this processor's arithmetic makes of it:
+    # each step then leaves 1 - PACE of a range, and a new measurement would be a thousand times smaller.
+    ranges = [name for name in state["model"] if name.endswith("largest")]
+    for name in ranges:
+        state["model"][name] *= 1000
+    torch.save(state, latest)
+
+    more = train(load_spec(None, overrides))
     assert [row["epoch"] for row in more.metrics["history"]] == [1, 2, 3]
-    newest = find_latest(runs.folder / "int8" / "train")
+    newest = find_latest(tmp_path / "int8" / "train")
     assert newest != latest
     assert newest is not None
-    after = torch.load(newest, weights_only=True)["model"]
-    for name, tensor in ranges.items():  # ten steps of one percent, not a new measurement
-        assert float(after[name]) == pytest.approx(float(tensor), rel=0.3)
+    after = torch.load(newest, weights_only=True)
+    steps = _steps(newest) - _steps(latest)
+    assert steps > 0
+    for name in ranges:
+        assert float(after["model"][name] / state["model"][name]) == pytest.approx((1 - PACE) ** steps, rel=0.02)
     with pytest.raises(ConfigError, match=r"this run began with another model\.quantize"):
-        train(load_spec(None, [*runs.overrides, "train.num_epochs=3", "model.quantize=false"]))
+        train(load_spec(None, [*overrides, "model.quantize=false"]))
+
+
+def _steps(checkpoint: Path) -> int:
+    return int(checkpoint.resolve().stem.rpartition("_")[2])
 
 
 def test_a_reader_for_int8_is_fine_tuned_further_and_taos_key_names_it(runs: Runs, small_spec: MakeSpec) -> None:
@@ -119,7 +134,7 @@ def test_what_does_not_go_is_one_sentence(runs: Runs, small_spec: MakeSpec) -> N
         train(small_spec("model.quantize=true"))
     with pytest.raises(ConfigError, match=r"add model\.quantize=true"):
         train(small_spec(f"model.quantize_model_path={runs.float_reader}"))
-    with pytest.raises(ConfigError, match="is quantised: prune the reader it was made from"):
+    with pytest.raises(ConfigError, match="is quantised: prune the reader that it was made from"):
         prune(small_spec(f"prune.checkpoint={runs.int8_reader}"))
 
 

@@ -24,6 +24,6 @@ def export(
     loaded = load(spec, overrides, export__checkpoint=model, export__onnx_file=files[0] if files else None)
     require(loaded, "export.checkpoint", "export")
 
-    from inkmill.deploy.export.onnx import export as run
+    from inkmill.deploy.export.run import export as run
 
     run(loaded, console=make_console())

@@ -25,7 +25,7 @@ _ENDLESS = (b"Loop", b"Scan", b"SequenceMap")
 """Operators that run as often as their data say."""
 MAX_ROUNDS = 1024
 """Of a Loop that is no nested one and whose rounds are a constant of the file; of our own have so many as an input has
-widths (see inkmill.deploy.export.widths)."""
+widths (see inkmill.deploy.export.paddle)."""
 
 _SEAL_KEY = "inkmill.sha256"
 _VARINT, _BYTES = 0, 2

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inkmill.data.pipeline.scale import MIDDLE
 from inkmill.data.types import Batch
 from inkmill.nn.network import Network
 
@@ -102,4 +103,4 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 def to_input(images: Tensor) -> Tensor:
     """Return uint8 BHWC images as float32 BCHW in [-1, 1]; the layout in memory stays channels-last."""
-    return images.permute(0, 3, 1, 2).sub(127.5).div_(127.5)  # from bytes to numbers in the first of two passes
+    return images.permute(0, 3, 1, 2).sub(MIDDLE).div_(MIDDLE)  # from bytes to numbers in the first of two passes

@@ -14,13 +14,13 @@ from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.pipeline.resize import Resize
-from inkmill.deploy.export.onnx import export
 from inkmill.deploy.export.paddle import PaddleInput
+from inkmill.deploy.export.run import export
 from inkmill.errors import ConfigError
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime.torch_reader import TorchReader
 
-from .test_onnx import figures, untrained
+from .test_run import figures, untrained
 
 
 def as_rapidocr(images: Sequence[np.ndarray], height: int = 48) -> np.ndarray:

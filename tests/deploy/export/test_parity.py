@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from inkmill.data.jobs.sample import SampleSet
 from inkmill.data.pipeline.decode import decode
 from inkmill.deploy.export.parity import compare
-from inkmill.deploy.export.pictures import Pictures
 from inkmill.runtime.torch_reader import TorchReader
 
-from .test_onnx import untrained
+from .test_run import untrained
 
 
 @pytest.mark.parametrize("head", ["CTC", "Attn"])
@@ -23,8 +23,8 @@ def test_a_tie_is_counted_and_still_a_difference(
     untrained(tmp_path, "model.sequence=none", f"model.prediction={head}")
     ours = TorchReader.load(tmp_path / "reader.safetensors", "cpu")
     files = sorted((captchas / "images").iterdir())[:40]
-    pictures = Pictures("captchas", [ours.resize.apply(decode(file.read_bytes(), 1))[0] for file in files])
-    ids = np.concatenate([ours.classify(batch)[0] for batch in pictures.batches()])
+    samples = SampleSet("captchas", [ours.resize.apply(decode(file.read_bytes(), 1))[0] for file in files])
+    ids = np.concatenate([ours.classify(batch)[0] for batch in samples.batches(32)])
     most = int(np.bincount(ids.ravel(), minlength=13)[2:12].argmax()) + 2
     twin = most + 1 if most < 11 else most - 1
     classes = ours.model.head.get_submodule("classes")
@@ -36,7 +36,7 @@ def test_a_tie_is_counted_and_still_a_difference(
     theirs = TorchReader(deepcopy(ours.model), ours.card)
     with torch.no_grad():
         theirs.model.head.get_parameter("classes.bias")[twin] += 2 * gap
-    parity = compare(ours, theirs, pictures)
+    parity = compare(ours, theirs, samples)
     assert parity.crops == 40
     assert parity.equal < 40
     assert parity.ties == (40 - parity.equal if is_tie else 0)

@@ -10,9 +10,8 @@ import inkmill
 from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.deploy.export.onnx import export
-from inkmill.deploy.prune.compare import count_macs
-from inkmill.deploy.prune.run import prune
+from inkmill.deploy.export.run import export
+from inkmill.deploy.prune.run import count_macs, prune
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_reader, read_weights, save_reader
@@ -99,7 +98,7 @@ def test_mistakes_are_one_sentence_and_leave_the_checkpoint_as_it_was(tmp_path: 
     spec = untrained(tmp_path)
     original = (tmp_path / "reader.safetensors").read_bytes()
     wrong = {
-        f"{tmp_path}/reader.safetensors": "is the checkpoint itself",
+        f"{tmp_path}/reader.safetensors": "is the model itself",
         f"{tmp_path}/reader.onnx": r"ends in \.safetensors",
     }
     for name, message in wrong.items():

@@ -15,8 +15,9 @@ import inkmill
 from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
-from inkmill.deploy.quantize.graph import find_layers, load_graph, measure_ranges
-from inkmill.deploy.quantize.run import quantize
+from inkmill.data.jobs.sample import SampleSet
+from inkmill.deploy.quantize.layers import find_layers, load_graph, measure_ranges
+from inkmill.deploy.quantize.run import drop, quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.runtime.onnx import OnnxReader
@@ -95,7 +96,7 @@ def test_the_most_sensitive_layers_stay_in_float_until_the_bound_holds(trained: 
     layers = find_layers(model)
     pictures = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in sorted((captchas / "images").iterdir())[:8]]
     images = np.stack([reader.resize.apply(picture[..., None])[0] for picture in pictures])
-    ranges = measure_ranges(model, layers, images)
+    ranges = measure_ranges(model, layers, SampleSet("", list(images)))
     in_int8 = 0
 
     def open_reader(graph: Any) -> OnnxReader:
@@ -200,3 +201,16 @@ def test_the_verb_prints_the_table(trained: Path, capsys: pytest.CaptureFixture[
 def test_what_tao_has_and_this_has_not_is_refused(setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_spec(None, [setting])
+
+
+@pytest.mark.parametrize(("lost", "count"), [(1, 100), (1, 50), (1, 20), (3, 300), (7, 10)])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_loss_at_the_bound_is_within_it(lost: int, count: int, labelled: bool) -> None:
+    right, wrong = ["a"] * count, ["b"] * lost + ["a"] * (count - lost)
+    assert drop(right, wrong, right if labelled else None) == lost / count
+    assert drop(wrong, right, right) == -lost / count  # int8 may read better
+
+
+def test_only_what_the_labels_say_counts_where_there_are_labels() -> None:
+    assert drop(["a", "x"], ["a", "y"], ["a", "b"]) == 0
+    assert drop(["a", "x"], ["a", "y"], None) == 0.5

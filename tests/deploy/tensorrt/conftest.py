@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from inkmill.config.load import load_spec
-from inkmill.deploy.export.onnx import export
-from inkmill.deploy.tensorrt.tensorrt import Library, load_tensorrt
+from inkmill.deploy.export.run import export
+from inkmill.deploy.tensorrt.library import Library, load_tensorrt
 from inkmill.errors import MissingExtraError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader

@@ -14,7 +14,7 @@ from inkmill.crypt import find_key, is_encrypted, read_plain
 from inkmill.deploy.export.parity import Parity
 from inkmill.deploy.tensorrt import build
 from inkmill.deploy.tensorrt.build import build_engine
-from inkmill.deploy.tensorrt.tensorrt import Library
+from inkmill.deploy.tensorrt.library import Library
 from inkmill.errors import InkmillError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.onnx import OnnxReader
@@ -23,7 +23,7 @@ TRT = "gen_trt_engine.tensorrt"
 
 
 def no_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inkmill.deploy.tensorrt.tensorrt._PACKAGES", ("no_such_tensorrt",))
+    monkeypatch.setattr("inkmill.deploy.tensorrt.library._PACKAGES", ("no_such_tensorrt",))
 
 
 def test_without_tensorrt_the_verb_says_one_sentence_and_writes_no_engine(
@@ -47,7 +47,7 @@ def test_without_tensorrt_the_verb_says_one_sentence_and_writes_no_engine(
         ([f"{TRT}.min_batch_size=64"], "expected min <= opt <= max"),
         ([f"{TRT}.layers_precision=[head.classes:fp32]"], "the key is for FP16 or INT8 of fp32 files"),
         ([f"{TRT}.data_type=FP16", f"{TRT}.layers_precision=[hat:fp32]"], "no layer is called 'hat'"),
-        (["gen_trt_engine.trt_engine={reader}"], "is the reader itself"),
+        (["gen_trt_engine.trt_engine={reader}"], "is the model itself"),
         (["gen_trt_engine.onnx_file=missing.onnx"], "no such model file"),
         ([f"{TRT}.data_type=INT4"], "data_type"),
         ([f"{TRT}.workspace_size=-1"], "workspace_size"),

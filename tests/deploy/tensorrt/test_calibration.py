@@ -10,11 +10,11 @@ import pytest
 
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
+from inkmill.data.jobs.sample import SampleSet
 from inkmill.data.pipeline.decode import decode
-from inkmill.deploy.export.pictures import Pictures
-from inkmill.deploy.quantize.graph import find_layers
-from inkmill.deploy.tensorrt.calibration import calibration_pictures, find_ranges, measure
-from inkmill.deploy.tensorrt.graph import Graph, open_graph
+from inkmill.deploy.quantize.layers import find_layers, measure_ranges
+from inkmill.deploy.tensorrt.graph import EngineGraph, open_graph
+from inkmill.deploy.tensorrt.precision import engine_calibration, find_ranges
 from inkmill.errors import ConfigError, DataError
 
 KEY = "gen_trt_engine.tensorrt.calibration"
@@ -25,17 +25,17 @@ def spec_for(*overrides: str) -> Spec:
 
 
 @pytest.fixture(scope="module")
-def graph(fresh: Callable[..., Path]) -> Graph:
+def graph(fresh: Callable[..., Path]) -> EngineGraph:
     return open_graph(fresh(), None)
 
 
 @pytest.fixture(scope="module")
-def free(fresh: Callable[..., Path]) -> Graph:
+def free(fresh: Callable[..., Path]) -> EngineGraph:
     return open_graph(fresh("model.input_resize=height", "model.input_width=200"), None)
 
 
-def test_pictures_are_spread_over_the_training_set_and_fitted_as_in_reading(graph: Graph, few: Path) -> None:
-    pictures = calibration_pictures(spec_for(f"dataset.train={few}"), graph.reader.resize)
+def test_pictures_are_spread_over_the_training_set_and_fitted_as_in_reading(graph: EngineGraph, few: Path) -> None:
+    pictures = engine_calibration(spec_for(f"dataset.train={few}"), graph.reader.resize)
     assert len(pictures.images) == 20
     assert {image.shape for image in pictures.images} == {(32, 64, 1)}
     names = [line.split("\t")[0] for line in few.read_text("utf-8").splitlines()]
@@ -51,38 +51,43 @@ def test_pictures_are_spread_over_the_training_set_and_fitted_as_in_reading(grap
 
 
 def test_folders_come_before_the_training_set_and_what_is_damaged_is_counted(
-    graph: Graph, few: Path, captchas: Path, tmp_path: Path
+    graph: EngineGraph, few: Path, captchas: Path, tmp_path: Path
 ) -> None:
     for path in sorted((captchas / "images").iterdir())[:6]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     next(tmp_path.iterdir()).write_bytes(b"no picture")
     for key in (f"{KEY}.cal_image_dir=[{tmp_path}]", f"dataset.quant_calibration_dataset.images_dir={tmp_path}"):
-        pictures = calibration_pictures(spec_for(f"dataset.train={few}", key), graph.reader.resize)
+        pictures = engine_calibration(spec_for(f"dataset.train={few}", key), graph.reader.resize)
         assert (len(pictures.images), pictures.unreadable, pictures.origin) == (5, 1, str(tmp_path))
     missing = few.with_name("one_missing_for_engine.tsv")
     missing.write_text(few.read_text("utf-8") + "images/nope.png\t1234\n", "utf-8")
-    told = calibration_pictures(spec_for(f"dataset.train={missing}", f"{KEY}.cal_batches=10000"), graph.reader.resize)
-    assert told.unreadable == 1
+    every = engine_calibration(spec_for(f"dataset.train={missing}", f"{KEY}.cal_batches=10000"), graph.reader.resize)
+    assert every.unreadable == 1
     for path in tmp_path.iterdir():
         path.write_bytes(b"no picture")
-    with pytest.raises(DataError, match="none of 6 pictures can be decoded"):
-        calibration_pictures(spec_for(key), graph.reader.resize)
-    with pytest.raises(ConfigError, match=r"cal_image_dir=\[FOLDER\] or dataset\.train=PATH"):
-        calibration_pictures(spec_for(), graph.reader.resize)
+    with pytest.raises(DataError, match="none of 6 images can be decoded"):
+        engine_calibration(spec_for(key), graph.reader.resize)
+    with pytest.raises(
+        ConfigError,
+        match=r"give dataset\.train=PATH, or a folder of images .*cal_image_dir",
+    ):
+        engine_calibration(spec_for(), graph.reader.resize)
 
 
-def test_ranges_are_those_of_all_widths(free: Graph) -> None:
-    random = np.random.default_rng(0)
+def test_ranges_are_those_of_all_widths(free: EngineGraph) -> None:
+    random, layers = np.random.default_rng(0), find_layers(free.model)
     narrow, wide = (random.integers(0, 256, (32, width, 1), dtype=np.uint8) for width in (32, 160))
-    alone = [measure(free, Pictures("", [image])) for image in (narrow, wide)]
-    both = measure(free, Pictures("", [narrow, wide]))
-    assert both.keys() == {name for layer in find_layers(free.model) for name in layer.tensors}
+    alone = [measure_ranges(free.model, layers, SampleSet("", [image])) for image in (narrow, wide)]
+    both = measure_ranges(free.model, layers, SampleSet("", [narrow, wide]))
+    assert both.keys() == {name for layer in layers for name in layer.tensors}
     for name, (low, high) in both.items():
         assert low == pytest.approx(min(one[name][0] for one in alone), rel=1e-4, abs=1e-5)
         assert high == pytest.approx(max(one[name][1] for one in alone), rel=1e-4, abs=1e-5)
 
 
-def test_the_cache_is_written_read_and_of_one_file_alone(graph: Graph, free: Graph, few: Path, tmp_path: Path) -> None:
+def test_the_cache_is_written_read_and_of_one_file_alone(
+    graph: EngineGraph, free: EngineGraph, few: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "ranges.json"
     said: list[str] = []
     keys = [f"{KEY}.cal_cache_file={cache}"]
@@ -90,14 +95,14 @@ def test_the_cache_is_written_read_and_of_one_file_alone(graph: Graph, free: Gra
     told = json.loads(cache.read_text("utf-8"))
     assert (told["onnx_sha256"], told["pictures"]) == (graph.sha256, 20)
     assert find_ranges(graph, spec_for(*keys), said.append) == first  # no pictures are named: they were not needed
-    with pytest.raises(ConfigError, match="needs pictures"):
+    with pytest.raises(ConfigError, match="needs images"):
         find_ranges(free, spec_for(*keys), said.append)
     assert json.loads(cache.read_text("utf-8")) == told
     other = find_ranges(free, spec_for(*keys, f"dataset.train={few}"), said.append)
     assert other != first
     assert json.loads(cache.read_text("utf-8"))["onnx_sha256"] == free.sha256
-    assert said[:2] == [f"ranges measured on 20 pictures of {few.parent.name}/{few.name}", f"ranges of {cache}"]
-    assert said[-2] == f"{cache} is of another ONNX file: ranges are measured anew"
+    assert said[:2] == [f"ranges measured on 20 images of {few.parent.name}/{few.name}", f"ranges of {cache}"]
+    assert said[-2] == f"{cache} is of another ONNX file: ranges are measured again"
 
 
 def _without(told: dict[str, Any]) -> None:
@@ -126,7 +131,7 @@ def _turned(told: dict[str, Any]) -> None:
         (_turned, "damaged; remove it"),
     ],
 )
-def test_what_is_no_cache_is_refused(content: Any, said: str, graph: Graph, tmp_path: Path) -> None:
+def test_what_is_no_cache_is_refused(content: Any, said: str, graph: EngineGraph, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     if callable(content):
         ranges = {name: [-1.0, 1.0] for layer in find_layers(graph.model) for name in layer.tensors}

@@ -9,12 +9,12 @@ import pytest
 from inkmill.config.model import ModelSpec
 from inkmill.config.tasks import TensorRTSpec
 from inkmill.deploy.export.graph import record
-from inkmill.deploy.quantize.graph import find_layers, quantised
-from inkmill.deploy.tensorrt.graph import Graph, open_graph, refuse_unsupported, shapes
-from inkmill.deploy.tensorrt.operators import SUPPORTED
-from inkmill.deploy.tensorrt.tensorrt import Library
+from inkmill.deploy.quantize.layers import find_layers, quantised
+from inkmill.deploy.tensorrt.graph import SUPPORTED, EngineGraph, open_graph, refuse_unsupported, shapes
+from inkmill.deploy.tensorrt.library import Library
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.nn.backbones import BACKBONES
+from inkmill.tasks.recognition.decoder import BEST
 from inkmill.tasks.recognition.model import build_recognizer
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_become_an_engine_is_refused_without_tensorrt(fresh: Callabl
 def test_a_file_that_is_quantised_for_cpus_is_told_from_one_for_tensorrt(
     fresh: Callable[..., Path], tmp_path: Path
 ) -> None:
-    def quantise(symmetric: bool) -> Graph:
+    def quantise(symmetric: bool) -> EngineGraph:
         path = tmp_path / f"{symmetric}.onnx"
 
         def change(model: onnx.ModelProto) -> None:
@@ -107,7 +107,7 @@ def test_every_reader_is_made_of_operators_that_tensorrt_has(backbone: str, head
         {"backbone": backbone, "prediction": head, "TPS": straightened, "input_resize": resize, **sizes}
     )
     model = build_recognizer(spec, 13, 3).eval()
-    recorded = record(model, profile="default", probabilities=False, half=False)
+    recorded = record(model, BEST)
     refuse_unsupported(recorded, backbone)
     used = {node.op_type for node in recorded.graph.node}
     assert used >= ({"LSTM", "ArgMax"} | ({"GridSample"} if straightened else set()))

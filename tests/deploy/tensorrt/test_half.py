@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from inkmill.deploy.tensorrt.half import to_half
+from inkmill.deploy.export.precision import to_half
 
 
 def types(model: onnx.ModelProto) -> dict[str, int]:

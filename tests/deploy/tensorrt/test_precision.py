@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from inkmill.deploy.quantize.graph import find_layers
+from inkmill.deploy.quantize.layers import find_layers
 from inkmill.deploy.tensorrt.graph import open_graph
 from inkmill.deploy.tensorrt.precision import left_in_fp32, refuse_mismatch, with_precision
 from inkmill.errors import ConfigError

@@ -11,86 +11,64 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.resize import BUCKET_STEP
-from inkmill.deploy.export.paddle import MAX_SIDE, THEIR_HEIGHT, THEIR_WIDTH, PaddleInput
-from inkmill.deploy.export.qdq import share_through_clip, with_qdq
-from inkmill.deploy.export.widths import in_one_graph
+from inkmill.deploy.export.paddle import MAX_SIDE, RAPIDOCR_HEIGHT, RAPIDOCR_WIDTH, PaddleInput, in_one_graph
+from inkmill.deploy.export.precision import share_through_clip, to_half, with_qdq
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.logs import silence_logging
-from inkmill.runtime.onnx import ALL, PADDLE_INPUT, PADDLE_OUTPUT
-from inkmill.tasks.recognition.model import Recognizer
+from inkmill.runtime.onnx import PADDLE_INPUT, PADDLE_OUTPUT
+from inkmill.tasks.model import TaskModel
+
+if TYPE_CHECKING:
+    from inkmill.tasks.recognition.model import Recognizer
 
 OPSET = 18
 MAX_BATCH = 65536
 
 _BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
 _SIDES = {2: "height", 3: "width"}
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Metadata that torch's exporter leaves with each node: the modules around it, "['', 'model', 'model.head', ...]"."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class _Best(nn.Module):
-    """The best class of each step and its probability, and with `probabilities` that of every class."""
+class _Outputs(nn.Module):
+    """The outputs of a model by name, as a graph has them: a tuple."""
 
-    def __init__(self, model: Recognizer, probabilities: bool) -> None:
+    def __init__(self, model: TaskModel, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.model, self.probabilities = model, probabilities
+        self.model, self.names = model, names
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        scores = self.model(images).float()
-        best: tuple[Tensor, ...] = self.model.head.read(scores)
-        return (*best, scores.softmax(dim=2)) if self.probabilities else best
+        found = self.model.outputs(images, self.names)
+        return tuple(found[name] for name in self.names)
 
 
-class _Probabilities(nn.Module):
-    """The probability of every class."""
+class _FixedPaddle(_Outputs):
+    """The same of images as PaddleOCR prepares them, for a reader whose width is fixed."""
 
-    def __init__(self, model: Recognizer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.model(images)
-        return scores.float().softmax(dim=2)
-
-
-class _FixedPaddle(_Probabilities):
-    """The same of pictures as PaddleOCR prepares them, for a reader whose width is fixed."""
-
-    def __init__(self, model: Recognizer) -> None:
-        super().__init__(model)
+    def __init__(self, model: TaskModel, names: tuple[str, ...]) -> None:
+        super().__init__(model, names)
         self.prepare = PaddleInput(model.spec)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         return super().forward(self.prepare(images)[0])
 
 
-class _ToHalf(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.half()
-
-
-def halved(model: Recognizer) -> Recognizer:
-    """Return a copy that works in fp16 between the straightener, whose positions need fp32, and the scores."""
-    half = deepcopy(model).half()
-    half.rectifier = nn.Sequential(deepcopy(model.rectifier), _ToHalf())
-    return half
-
-
-def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) -> Any:
+def record(model: TaskModel, outputs: tuple[str, ...], *, profile: str = "default", half: bool = False) -> Any:
     """Return the model as an `onnx.ModelProto`, checked, without metadata.
 
     Args:
         model: in evaluation mode; stays as it is.
-        profile: "default" or "paddle", see docs/export.md.
-        probabilities: add the output of every class's probability to the default profile.
-        half: work in fp16; inputs and outputs stay fp32. Not for a model that simulates int8, which gets Q/DQ nodes.
+        outputs: names of the task's outputs that the graph is to give.
+        profile: "default", or "paddle" for a text reader: other names, and images as PaddleOCR prepares them.
+        half: compute in fp16; inputs and outputs stay fp32. Not for a model that simulates int8: it gets Q/DQ nodes.
 
     Raises:
         MissingExtraError: onnx or onnxscript is not installed.
@@ -102,36 +80,48 @@ def record(model: Recognizer, *, profile: str, probabilities: bool, half: bool) 
         import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "train", "export") from error
-    inner = halved(model) if half else with_qdq(model) if model.spec.quantize else model
+    inner = with_qdq(model) if model.spec.quantize else model
     if profile == "paddle":
-        recorded = _paddle(inner, model.time_steps)
+        recorded = _paddle(inner, outputs, cast("Recognizer", model).time_steps, half)  # of text readers alone
     else:
-        outputs = ["output_id", "output_prob", *([ALL] if probabilities else [])]
-        recorded = _exported(_Best(inner, probabilities), inner, "input", outputs, _example(model.spec), _free(model))
+        recorded = _exported(_Outputs(inner, outputs), inner, "input", outputs, _example(model.spec), _free(model))
+        recorded = to_half(recorded) if half else recorded
     onnx.checker.check_model(recorded)
     return recorded
 
 
-def _paddle(model: Recognizer, time_steps: Callable[[int, int], int]) -> Any:
-    """Return the graph for PaddleOCR's pictures; with a free width each picture is read at its own.
+def _paddle(model: TaskModel, outputs: tuple[str, ...], time_steps: Callable[[int, int], int], half: bool) -> Any:
+    """Return the graph for PaddleOCR's images; with a free width each image is read at its own.
 
-    `time_steps` is of the model as torch runs it: one with Q/DQ nodes can only be recorded.
+    `time_steps` is of the model as torch runs it: one with Q/DQ nodes can only be recorded. The graph's own resizing
+    stays in fp32, whatever the model computes in: places of pixels need it.
     """
-    spec, names = model.spec, (PADDLE_INPUT, [PADDLE_OUTPUT])
-    theirs = torch.zeros(2, 3, THEIR_HEIGHT, THEIR_WIDTH)
+    spec, names = model.spec, (PADDLE_INPUT, (PADDLE_OUTPUT,))
+    theirs = torch.zeros(2, 3, RAPIDOCR_HEIGHT, RAPIDOCR_WIDTH)
     free = {0: _BATCH, **{axis: torch.export.Dim(side, min=8, max=MAX_SIDE) for axis, side in _SIDES.items()}}
     if spec.input_resize != "height":
-        return _exported(_FixedPaddle(model), model, *names, theirs, free)
+        fixed = _exported(_FixedPaddle(model, outputs), model, *names, theirs, free)
+        return to_half(fixed, _nodes_of(fixed, "prepare")) if half else fixed
     widths = sorted(
         {min(width, spec.input_width) for width in range(BUCKET_STEP, spec.input_width + BUCKET_STEP, BUCKET_STEP)}
     )
-    fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ["pictures", "widths"], theirs, free)
-    reading = _exported(_Probabilities(model), model, "pictures", names[1], _example(spec), _free(model))
+    fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ("pictures", "widths"), theirs, free)
+    reading = _exported(_Outputs(model, outputs), model, "pictures", names[1], _example(spec), _free(model))
+    reading = to_half(reading) if half else reading
     return in_one_graph(fitting, reading, widths, [time_steps(spec.input_height, width) for width in widths])
 
 
+def _nodes_of(graph: Any, part: str) -> set[str]:
+    """Return the names of the nodes that one part of the recorded module became."""
+    return {
+        node.name
+        for node in graph.graph.node
+        if any(entry.key == NAME_SCOPES and f"'{part}'" in entry.value for entry in node.metadata_props)
+    }
+
+
 def _exported(
-    module: nn.Module, model: Recognizer, given: str, found: list[str], example: Tensor, free: dict[int, Any]
+    module: nn.Module, model: TaskModel, given: str, found: tuple[str, ...], example: Tensor, free: dict[int, Any]
 ) -> Any:
     """Return a module as an `onnx.ModelProto`; `model` is what an error is about."""
     with _quiet(), _lstm_of_any_length(), torch.no_grad():
@@ -140,7 +130,7 @@ def _exported(
                 module.eval(),
                 (example,),
                 input_names=[given],
-                output_names=found,
+                output_names=list(found),
                 dynamic_shapes={"images": free},
                 opset_version=OPSET,
                 dynamo=True,
@@ -161,7 +151,7 @@ def _example(spec: ModelSpec) -> Tensor:
     return torch.zeros(2, spec.input_channel, spec.input_height, width)
 
 
-def _free(model: Recognizer) -> dict[int, Any]:
+def _free(model: TaskModel) -> dict[int, Any]:
     """Return the sizes of the reader's own input that are free."""
     spec, multiple = model.spec, model.backbone.limits.multiple
     sizes: dict[int, Any] = {0: _BATCH}

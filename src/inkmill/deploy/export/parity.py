@@ -1,4 +1,4 @@
-"""Whether the exported file reads what torch reads: strings and probabilities, picture by picture."""
+"""Whether the exported file reads what torch reads: strings and probabilities, image by image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.deploy.export.pictures import Pictures
+from inkmill.data.jobs.sample import SampleSet
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.runtime.reader import BaseReader
 
@@ -16,13 +16,15 @@ TOLERANCE = 1e-3
 """Largest difference of a probability in fp32."""
 TIE = 1e-4
 """Two classes whose probabilities are nearer than this: rounding may make either the best. The order of a sum changes a
-probability in fp32 by up to some 1e-5, and among many pictures one meets such a step. It excuses nothing."""
+probability in fp32 by up to some 1e-5, and among many images one meets such a step. It excuses nothing."""
 HALF_SHARE = 0.999
-"""Share of equal strings that fp16 must reach; its probabilities are told, not bounded."""
+"""Share of equal strings that fp16 must reach; its probabilities are reported, not bounded."""
 INT8_SHARE = 0.99
 """The same of int8. A sum between two steps is rounded to one by torch and perhaps to the other by ONNX Runtime: what a
 reader is unsure of may then be read otherwise."""
 _SHOWN = 20
+_BATCH = 32
+"""After a single image: neither is the batch that a graph was recorded with."""
 
 
 @dataclass
@@ -30,12 +32,12 @@ class Parity:
     """How alike two readers read.
 
     Attributes:
-        crops: pictures read by both.
+        crops: images read by both.
         equal: of how many the texts are the same.
         ties: of how many they differ, from a step on at which two classes are equally probable (see TIE).
         difference: largest difference of the probability of a step's best class.
         texts: the different texts that ours read; where there are few, equality says little.
-        differing: the first unlike texts, ours and theirs.
+        differing: the first texts that differ, ours and theirs.
     """
 
     crops: int = 0
@@ -51,7 +53,7 @@ class Parity:
         return self.equal / self.crops if self.crops else 0.0
 
     def holds(self, precision: str) -> bool:
-        """Whether the file, in fp32, fp16 or int8, may be given out."""
+        """Whether the file, in fp32, fp16 or int8, may be written."""
         if precision == "fp32":
             return self.share == 1.0 and self.difference <= TOLERANCE
         return self.share >= (HALF_SHARE if precision == "fp16" else INT8_SHARE)
@@ -69,33 +71,37 @@ class Parity:
         }
 
 
-def compare(ours: BaseReader, theirs: BaseReader, pictures: Pictures) -> Parity:
-    """Let both read all pictures, best class of each step, and return how alike they are.
+def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
+    """Let both read all images, best class of each step, and return how alike they are.
 
     Raises:
         InkmillError: `theirs` cannot be run, or gives another number of steps.
     """
     parity = Parity()
-    for batch in pictures.batches():
+    for batch in samples.batches(_BATCH, first=1):
         ids, probabilities = ours.classify(batch)
-        other_ids, other_probabilities = _asked(theirs, batch)
+        other_ids, other_probabilities = _classes(theirs, batch)
         if other_ids.shape != ids.shape:
             raise InkmillError(
                 f"the exported graph gives {other_ids.shape[1]} steps, torch {ids.shape[1]}; please report this model"
             )
+        # 1. Texts: each side's classes, decoded the same way.
         texts, _ = ours.codec.decode(ids, probabilities)
         other_texts, _ = ours.codec.decode(other_ids, other_probabilities)
-        apart = np.abs(probabilities - other_probabilities)
-        for row in [row for row, text in enumerate(texts) if text != other_texts[row]]:
-            step = int(np.argmax(ids[row] != other_ids[row]))
-            parity.ties += _is_tie(ours, batch[row : row + 1], step, int(ids[row, step]), int(other_ids[row, step]))
-        # NaN is never within a limit; max() and comparisons would pass it over.
-        parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
         unlike = [pair for pair in zip(texts, other_texts, strict=True) if pair[0] != pair[1]]
         parity.texts.update(texts)
         parity.crops += len(texts)
         parity.equal += len(texts) - len(unlike)
         parity.differing += unlike[: _SHOWN - len(parity.differing)]
+
+        # 2. Ties explain a difference, they do not excuse it.
+        for row in [row for row, text in enumerate(texts) if text != other_texts[row]]:
+            step = int(np.argmax(ids[row] != other_ids[row]))
+            parity.ties += _is_tie(ours, batch[row : row + 1], step, int(ids[row, step]), int(other_ids[row, step]))
+
+        # 3. Probabilities. NaN is within no bound, and max() would pass over it: it counts as 1.
+        apart = np.abs(probabilities - other_probabilities)
+        parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
     return parity
 
 
@@ -108,7 +114,7 @@ def _is_tie(reader: BaseReader, image: NDArray[np.uint8], step: int, one: int, o
     return bool(abs(probable[one] - probable[other]) <= TIE)
 
 
-def _asked(reader: BaseReader, batch: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _classes(reader: BaseReader, batch: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         return reader.classify(batch)
     except Exception as error:  # onnxruntime's errors share no public base

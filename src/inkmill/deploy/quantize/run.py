@@ -1,6 +1,6 @@
 """`quantize`: a reader whose convolutions and linear layers compute in int8, as an ONNX file with Q/DQ nodes.
 
-Ranges are measured on pictures of the training set, after training (static post-training quantisation); the runtime,
+Ranges are measured on images of the training set, after training (static post-training quantisation); the runtime,
 `evaluate` and `infer` read the file as any other of `export`.
 """
 
@@ -10,23 +10,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import find_key, read_plain
-from inkmill.deploy.quantize.compare import drop, read_all, share_equal, show
-from inkmill.deploy.quantize.graph import Layer, asked_for, find_layers, load_graph, measure_ranges
-from inkmill.deploy.quantize.pictures import Pictures, open_pictures
-from inkmill.deploy.quantize.search import Chosen, search
-from inkmill.errors import ConfigError
+from inkmill.crypt import Key, find_key, read_plain
+from inkmill.data.jobs.sample import SampleSet, read_resized
+from inkmill.data.types import Text
+from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
+from inkmill.deploy.quantize.layers import Layer, asked_for, find_layers, load_graph, measure_ranges
+from inkmill.deploy.quantize.search import RANKED_ON, Chosen, search
+from inkmill.deploy.samples import calibration_samples, verification_sources
+from inkmill.errors import ConfigError, DataError
 from inkmill.files import atomic_path, write_json_atomic
-from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.model_card import step, with_speeds, write_model_card
+from inkmill.modelfile.model_card import with_speeds, write_model_card
 from inkmill.modelfile.onnx_writer import written
 from inkmill.runtime.onnx import OnnxReader
-from inkmill.runtime.speed import images_per_second, medians
+from inkmill.runtime.reader import BaseReader
+from inkmill.runtime.speed import BATCHES, ROUNDS, images_per_second, medians
+from inkmill.tasks.recognition.normalise import Normaliser
+
+CHECKED = 2000
+"""Images on which both readers are compared, spread evenly over the set: 1 of 2000 is 0.05 %."""
+READ_AT_ONCE = 64
 
 
 def quantize(spec: Spec, *, console: Console | None = None) -> Path:
@@ -34,88 +42,101 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
 
     Args:
         spec: `quantize.model_path` and a training set are needed; without quantized_file the file's name is the model's
-            with _int8.onnx. See `open_pictures` for what both readers are compared on.
+            with _int8.onnx. Both readers are compared on the test sets, else on the validation sets, else on what
+            training holds out.
         console: where the table goes.
 
     Raises:
-        InkmillError: no model, no pictures, or int8 costs more than `quantize.max_drop`; no model file is written.
+        InkmillError: no model, no images, or int8 costs more than `quantize.max_drop`; no model file is written.
     """
     console = console or Console(quiet=True)
     given = Path(require(spec, "quantize.model_path", "quantize"))
-    path, key = _place(spec, given), find_key(spec.encryption_key)
+    default = f"{given.stem}_int8.onnx"
+    path = output_path("quantize.quantized_file", spec.quantize.quantized_file, given, default, (".onnx",))
+    key = find_key(spec.encryption_key)
     with open_results(spec, "quantize") as results:
-        source = given if given.suffix == ".onnx" else _export(spec, given, results.folder / "float.onnx", console)
-        before = OnnxReader(source, "cpu", encryption_key=key)
-        if before.card.model.input_resize == "height":
-            raise ConfigError(
-                f"{given}: its input width is free; quantize needs a reader with input_resize stretch or pad"
-            )
+        # 1. The float reader and its graph; a model of `train` is exported first.
+        float_file = results.folder / "float.onnx"
+        source = given if given.suffix == ".onnx" else exported(spec, given, float_file, console)
+        before = _fixed_reader(source, key, given)
         model = load_graph(read_plain(source, key), str(source))
         layers = find_layers(model)
         wanted = asked_for(layers, spec.quantize)
-        calibration, checked = open_pictures(spec, before)
-        ranges = measure_ranges(model, wanted, calibration.images)
-        texts = read_all(before, checked.images)
+
+        # 2. Ranges on one set of images, and what the float reader says of another.
+        calibration, checked, truths = _samples(spec, before)
+        ranges = measure_ranges(model, wanted, calibration)
+        texts = read_all(before, checked)
+
+        # 3. The graph with the fewest layers in float that loses no more than the bound.
         with atomic_path(path) as temporary:
             found = search(
                 model,
                 wanted,
                 ranges,
                 open_reader=lambda graph: written(graph, before.card, temporary, key),
-                drop_of=lambda reader: drop(texts, read_all(reader, checked.images), checked.texts),
-                images=checked.images,
+                drop_of=lambda reader: drop(texts, read_all(reader, checked), truths),
+                images=np.stack(checked.images[:RANKED_ON]),
                 max_drop=spec.quantize.max_drop,
             )
-            report = _report(spec, (before, texts), found, layers, wanted, calibration, checked)
-            card = _card(before.card, given, report)
-            both = images_per_second([before, written(found.model, card, temporary, key)], checked.images)
-            report["before"]["images_per_second"], report["after"]["images_per_second"] = both
-            card = with_speeds(card, before.runs_on, medians(both[1]))
-            written(found.model, card, temporary, key)
-            report["before"]["bytes"], report["after"]["bytes"] = source.stat().st_size, temporary.stat().st_size
-        write_model_card(path, card)
+
+            # 4. Both readers side by side: strings, accuracy, speed and size.
+            report = _report(spec, before, texts, found, layers, wanted, checked, truths)
+            report["calibration"] = _named(calibration)
+            header = _header(before, given, report)
+            after = written(found.model, header, temporary, key)
+            speeds = images_per_second([before, after], np.stack(checked.images[: max(BATCHES)]))
+            report["before"]["images_per_second"], report["after"]["images_per_second"] = speeds
+            header = with_speeds(header, before.runs_on, medians(speeds[1]))
+            written(found.model, header, temporary, key)
+            report["before"]["bytes"] = source.stat().st_size
+            report["after"]["bytes"] = temporary.stat().st_size
+        write_model_card(path, header)
         write_json_atomic(results.folder / "metrics.json", {"quantized_file": str(path), **report})
         show(console, report)
-        console.print(f"{path}", highlight=False, markup=False)
+        print_line(console, str(path))
     return path
 
 
-def _place(spec: Spec, given: Path) -> Path:
-    wanted = spec.quantize.quantized_file
-    path = Path(wanted) if wanted else given.with_name(f"{given.stem}_int8.onnx")
-    if path.suffix != ".onnx":
-        raise ConfigError(f"quantize.quantized_file={path}: expected a name that ends in .onnx")
-    if path.resolve() == given.resolve():
-        raise ConfigError(f"quantize.quantized_file={path} is the model itself, which would be lost: give another name")
-    return path
+def _fixed_reader(source: Path, key: Key | None, given: Path) -> OnnxReader:
+    reader = OnnxReader(source, "cpu", encryption_key=key)
+    if reader.card.model.input_resize == "height":
+        raise ConfigError(f"{given}: its input width is free; quantize needs a reader with input_resize stretch or pad")
+    return reader
 
 
-def _export(spec: Spec, given: Path, path: Path, console: Console) -> Path:
-    from inkmill.deploy.export.onnx import export
-
-    own = {"checkpoint": str(given), "onnx_file": str(path), "results_dir": str(path.parent / "export")}
-    settings = spec.export.model_copy(update=own)
-    return export(spec.model_copy(update={"export": settings}), console=console)
+def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list[str] | None]:
+    """Return the samples to calibrate on, those to compare on, and the latter's texts where they have labels."""
+    calibration = calibration_samples(spec, reader.resize, spec.quantize.calibration_images)
+    where, sources = verification_sources(spec)
+    if not sources:  # a folder of images alone, of which nobody knows what they say
+        return calibration, calibration, None
+    checked = read_resized(sources, CHECKED, reader.resize)
+    checked.origin = f"{where}: {checked.origin}"
+    texts = [target.value for target in checked.targets if isinstance(target, Text)]
+    if len(texts) != len(checked.images):
+        raise DataError(f"{checked.origin}: its labels are not texts, and quantize compares readings with them")
+    return calibration, checked, Normaliser(reader.card.normalise).apply_all(texts)
 
 
 def _report(
     spec: Spec,
-    before: tuple[OnnxReader, list[str]],
+    before: OnnxReader,
+    texts: list[str],
     found: Chosen,
     layers: Sequence[Layer],
     wanted: Sequence[Layer],
-    calibration: Pictures,
-    checked: Pictures,
+    checked: SampleSet,
+    truths: list[str] | None,
 ) -> dict[str, Any]:
-    after = read_all(found.reader, checked.images)
+    after = read_all(found.reader, checked)
     in_int8 = [layer for layer in wanted if layer not in found.in_float]
-    accuracy = [None if checked.texts is None else share_equal(texts, checked.texts) for texts in (before[1], after)]
+    accuracy = [None if truths is None else share_equal(some, truths) for some in (texts, after)]
     return {
         "setting": spec.quantize.model_dump(mode="json", include={"algorithm", "calibration_images", "max_drop"}),
-        "device": before[0].runs_on,
-        "calibration": _named(calibration),
+        "device": before.runs_on,
         "checked": _named(checked),
-        "strings_equal": share_equal(before[1], after),
+        "strings_equal": share_equal(texts, after),
         "drop": found.drop,
         "tried": found.tried,
         "before": {"word_accuracy": accuracy[0]},
@@ -127,20 +148,61 @@ def _report(
     }
 
 
-def _named(pictures: Pictures) -> dict[str, Any]:
-    return {"name": pictures.name, "count": len(pictures.images), "skipped": pictures.skipped}
+def _named(samples: SampleSet) -> dict[str, Any]:
+    return {"name": samples.origin, "count": len(samples.images), "skipped": samples.unreadable}
 
 
-def _card(card: ModelHeader, given: Path, report: dict[str, Any]) -> ModelHeader:
-    """Return the card with this step in its history; the scores of the float reader are not those of this one."""
-    told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}
-    entry = step(
+def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
+    return with_step(
+        before.card,
         "quantize",
-        source=given.name,
+        given,
         setting=report["setting"],
         int8=len(report["layers"]["int8"]),
         in_float=report["layers"]["float"],
         strings_equal=report["strings_equal"],
         word_accuracy={when: report[when]["word_accuracy"] for when in ("before", "after")},
     )
-    return card.model_copy(update={"provenance": {**told, "made": [*card.history(), entry]}})
+
+
+def read_all(reader: BaseReader, samples: SampleSet) -> list[str]:
+    """Return the texts of resized images of one width."""
+    return [text for batch in samples.batches(READ_AT_ONCE) for text in reader.texts(batch)[0]]
+
+
+def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:
+    """Return the share of pairs that are equal, in 0..1."""
+    return sum(a == b for a, b in zip(texts, others, strict=True)) / len(texts)
+
+
+def drop(before: Sequence[str], after: Sequence[str], truths: Sequence[str] | None) -> float:
+    """Return what was lost, in 0..1: word accuracy where it is known what the pictures say, else equal strings."""
+    # Counted and divided once: a loss of 1 in 100 is 0.01 then, and not a little more than the bound.
+    truths = before if truths is None else truths
+    lost = sum((old == truth) - (new == truth) for old, new, truth in zip(before, after, truths, strict=True))
+    return lost / len(before)
+
+
+def show(console: Console, report: dict[str, Any]) -> None:
+    """Print the figures before and after as a table, and which layers stay in float."""
+    before, after = report["before"], report["after"]
+    table = comparison_table("float", "int8", "int8 / float")
+    table.add_row("strings equal", "", f"{report['strings_equal']:.2%}", "")
+    if before["word_accuracy"] is not None:
+        table.add_row("word accuracy", *(f"{side['word_accuracy']:.2%}" for side in (before, after)), "")
+    sizes = before["bytes"], after["bytes"]
+    table.add_row("file", *(f"{size / 2**20:.2f} MiB" for size in sizes), f"{sizes[1] / sizes[0]:.2f}")
+    for row in speed_rows(before, after):
+        table.add_row(*row)
+    console.print(table)
+    layers = report["layers"]
+    kept = f": {', '.join(layers['float'])}" if layers["float"] else ""
+    print_line(console, f"{len(layers['int8'])} layers in int8, {len(layers['float'])} left in float{kept}")
+    checked, measured = (_counted(report[name]) for name in ("checked", "calibration"))
+    print_line(console, f"compared on {checked}; ranges measured on {measured}")
+    print_line(console, f"images/s on {report['device']}, median of {ROUNDS} rounds in turn (least-most)")
+
+
+def _counted(samples: dict[str, Any]) -> str:
+    lost = f" ({samples['skipped']:,} could not be decoded)" if samples["skipped"] else ""
+    return f"{samples['count']:,} images of {samples['name']}{lost}"

@@ -1,8 +1,8 @@
 """`engine`: a reader compiled by TensorRT for one kind of GPU.
 
-The order is: what can be refused without TensorRT, then TensorRT itself, then pictures (INT8), then the build. Whatever
+The order is: what can be refused without TensorRT, then TensorRT itself, then images (INT8), then the build. Whatever
 the engine is to compute in is in the graph that TensorRT is given (see precision.py). Where that graph is another than
-the ONNX file's, it must read what the file reads, else no engine is made.
+the ONNX file's, it must read what the file reads, else no engine is written.
 """
 
 from __future__ import annotations
@@ -17,69 +17,79 @@ from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key, find_key, sealed
+from inkmill.data.jobs.sample import SampleSet
 from inkmill.deploy.export.parity import HALF_SHARE, Parity, compare
-from inkmill.deploy.export.pictures import Pictures, choose_pictures
-from inkmill.deploy.tensorrt.calibration import calibration_pictures, find_ranges
-from inkmill.deploy.tensorrt.graph import Graph, Precision, Shapes, open_graph, shapes
-from inkmill.deploy.tensorrt.precision import left_in_fp32, refuse_mismatch, with_precision
-from inkmill.deploy.tensorrt.tensorrt import Library, Progress, Say, Wishes, compile_engine, load_tensorrt
+from inkmill.deploy.outputs import exported, mebibytes, output_path, print_line, with_step, write_companions
+from inkmill.deploy.samples import verification_samples, verification_sources
+from inkmill.deploy.tensorrt.graph import EngineGraph, EngineShapes, Precision, open_graph, shapes
+from inkmill.deploy.tensorrt.library import BuildOptions, Library, Progress, Say, compile_engine, load_tensorrt
+from inkmill.deploy.tensorrt.precision import (
+    engine_calibration,
+    find_ranges,
+    left_in_fp32,
+    refuse_mismatch,
+    with_precision,
+)
 from inkmill.errors import ConfigError, InkmillError
-from inkmill.files import atomic_path, write_bytes_atomic, write_json_atomic, write_text_atomic
-from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.model_card import step, write_model_card
+from inkmill.files import atomic_path, write_bytes_atomic, write_json_atomic
 from inkmill.modelfile.onnx_writer import written
-from inkmill.runtime.evaluate import open_tests
 
 
 def build_engine(spec: Spec, *, console: Console | None = None, progress: Progress | None = None) -> Path:
     """Write `gen_trt_engine.trt_engine`, its card and metrics.json, and return the engine's path.
 
     Args:
-        spec: `gen_trt_engine.onnx_file` is needed; INT8 of a float file needs pictures too.
+        spec: `gen_trt_engine.onnx_file` is needed; INT8 of a float file needs images too.
         console: where lines go.
-        progress: told how far TensorRT is.
+        progress: is called with how far TensorRT is.
 
     Raises:
-        InkmillError: the file, the settings or the pictures will not do; TensorRT is missing or refuses; or the graph
+        InkmillError: the file, the settings or the images will not do; TensorRT is missing or refuses; or the graph
             would read too much otherwise. No engine is written.
     """
     console = console or Console(quiet=True)
-    settings = spec.gen_trt_engine
+    settings, key = spec.gen_trt_engine, find_key(spec.encryption_key)
     given = Path(require(spec, "gen_trt_engine.onnx_file", "engine"))
-    path, key = _place(spec, given), find_key(spec.encryption_key)
+    path = output_path("gen_trt_engine.trt_engine", settings.trt_engine, given, given.with_suffix(".engine").name)
     wanted = cast("Precision", settings.tensorrt.data_type.lower())
+
+    def say(line: str) -> None:
+        print_line(console, line)
+
     with open_results(spec, "engine") as results:
-        graph = open_graph(_onnx(spec, given, results.folder, console), key)
+        # 1. What can be refused without TensorRT; a model of `train` is exported first.
+        is_trained = given.suffix in (".safetensors", ".pth")
+        onnx_file = exported(spec, given, results.folder / "reader.onnx", console) if is_trained else given
+        graph = open_graph(onnx_file, key)
         refuse_mismatch(graph, wanted, settings.tensorrt.layers_precision)
         left_in_fp32(graph.model, settings.tensorrt.layers_precision)
-        sizes, library = shapes(graph, settings.tensorrt), load_tensorrt()
-        say = _lines(console)
+        sizes = shapes(graph, settings.tensorrt)
+
+        # 2. TensorRT itself, before the minutes that calibration and comparison take.
+        library = load_tensorrt()
+
+        # 3. The graph in the engine's precision, and how alike it and the file's own read.
         model, compared = _graph_to_compile(spec, graph, wanted, results, key, say)
+
+        # 4. The engine.
         facts = {**_facts(spec, wanted, library, sizes), "compiled_on": _choose_gpu(settings.gpu_id)}
         start = time.perf_counter()
-        content = compile_engine(library, model, sizes, _wishes(spec), say, progress)
-        figures = {"seconds": time.perf_counter() - start, "bytes": len(content), "graph": compared}
-        card = _card(graph, facts)
+        cache = Path(settings.timing_cache) if settings.timing_cache else None
+        options = BuildOptions(settings.tensorrt.workspace_size, cache, settings.verbose)
+        content = compile_engine(library, model, sizes, options, say, progress)
+        seconds = time.perf_counter() - start
+
+        # 5. It holds no header, so all that reading with it needs lies beside it.
         write_bytes_atomic(path, sealed(content, key))
-        write_model_card(path, card)
-        write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(card.charset) + "\n")
+        write_companions(path, with_step(graph.reader.card, "engine", onnx_file, **facts))
         files = {"trt_engine": str(path), "onnx_file": str(given), "onnx_sha256": graph.sha256}
+        figures = {"seconds": seconds, "bytes": len(content), "graph": compared}
         write_json_atomic(results.folder / "metrics.json", {**files, **facts, **figures})
-        say(_told(path, wanted, library, sizes))
+        say(_summary(path, wanted, library, sizes))
     return path
 
 
-def _lines(console: Console) -> Say:
-    return lambda line: console.print(line, highlight=False, markup=False)
-
-
-def _wishes(spec: Spec) -> Wishes:
-    settings = spec.gen_trt_engine
-    cache = Path(settings.timing_cache) if settings.timing_cache else None
-    return Wishes(settings.tensorrt.workspace_size, cache, settings.verbose)
-
-
-def _facts(spec: Spec, wanted: Precision, library: Library, sizes: Shapes) -> dict[str, Any]:
+def _facts(spec: Spec, wanted: Precision, library: Library, sizes: EngineShapes) -> dict[str, Any]:
     settings = spec.gen_trt_engine.tensorrt
     return {
         "precision": wanted,
@@ -90,72 +100,48 @@ def _facts(spec: Spec, wanted: Precision, library: Library, sizes: Shapes) -> di
     }
 
 
-def _place(spec: Spec, given: Path) -> Path:
-    wanted = spec.gen_trt_engine.trt_engine
-    path = Path(wanted) if wanted else given.with_suffix(".engine")
-    if path.resolve() == given.resolve():
-        raise ConfigError(
-            f"gen_trt_engine.trt_engine={path} is the reader itself, which would be lost: give another name"
-        )
-    return path
-
-
-def _onnx(spec: Spec, given: Path, folder: Path, console: Console) -> Path:
-    """Return the ONNX file; a model of `train` is exported first."""
-    if given.suffix not in (".safetensors", ".pth"):
-        return given
-    from inkmill.deploy.export.onnx import export
-
-    path = folder / "reader.onnx"
-    settings = spec.export.model_copy(
-        update={"checkpoint": str(given), "onnx_file": str(path), "results_dir": str(folder / "export")}
-    )
-    return export(spec.model_copy(update={"export": settings}), console=console)
-
-
 def _graph_to_compile(
-    spec: Spec, graph: Graph, wanted: Precision, results: Results, key: Key | None, say: Say
+    spec: Spec, graph: EngineGraph, wanted: Precision, results: Results, key: Key | None, say: Say
 ) -> tuple[Any, dict[str, Any] | None]:
-    """Return the graph, and where it is not the file's own, how alike both read; it is kept in the results folder."""
+    """Return the graph; where it is not the file's own, it is kept in the results folder, and compared with that."""
     if wanted == graph.precision:
         return graph.model, None
     ranges = find_ranges(graph, spec, say) if wanted == "int8" else None
     model = with_precision(graph, wanted, spec.gen_trt_engine.tensorrt.layers_precision, ranges)
-    pictures = _pictures(spec, graph, wanted)
+    samples = _samples(spec, graph, wanted)
     copy = type(model)()
-    copy.CopyFrom(model)  # the card goes into it
+    copy.CopyFrom(model)  # the header goes into the copy: TensorRT is given a graph without metadata
     with atomic_path(results.folder / f"{wanted}.onnx") as temporary:
-        parity = compare(graph.reader, written(copy, graph.reader.card, temporary, key), pictures)
+        parity = compare(graph.reader, written(copy, graph.reader.card, temporary, key), samples)
         say(
-            f"{parity.equal:,} of {parity.crops:,} pictures are read alike in {wanted} ({pictures.origin}), "
+            f"{parity.equal:,} of {parity.crops:,} images are read alike in {wanted} ({samples.origin}), "
             f"probabilities within {parity.difference:.0e}; read by ONNX Runtime on the CPU, not by the engine"
         )
-        compared = {**parity.as_dict(), "pictures": pictures.origin}
-        # Also of a graph that is refused; the figures of a whole build take its place.
-        told = {"onnx_file": graph.where, "onnx_sha256": graph.sha256, "precision": wanted, "graph": compared}
-        write_json_atomic(results.folder / "metrics.json", told)
-        _refuse_unlike(spec, graph, wanted, parity)
+        compared = {**parity.as_dict(), "pictures": samples.origin}
+        # Written for a graph that is refused, too; the figures of a finished build replace it.
+        facts = {"onnx_file": graph.where, "onnx_sha256": graph.sha256, "precision": wanted, "graph": compared}
+        write_json_atomic(results.folder / "metrics.json", facts)
+        _refuse_difference(spec, graph, wanted, parity)
     return model, compared
 
 
-def _refuse_unlike(spec: Spec, graph: Graph, wanted: Precision, parity: Parity) -> None:
+def _refuse_difference(spec: Spec, graph: EngineGraph, wanted: Precision, parity: Parity) -> None:
     least = HALF_SHARE if wanted == "fp16" else 1 - spec.quantize.max_drop
     if parity.share < least:
         raise InkmillError(
             f"{graph.where}: in {wanted} {parity.equal:,} of {parity.crops:,} texts stay the same, and {least:.1%} are "
-            "asked for; no engine was made: leave layers in fp32 with gen_trt_engine.tensorrt.layers_precision"
+            "required; no engine was written: leave layers in fp32 with gen_trt_engine.tensorrt.layers_precision"
             + (", or allow more with quantize.max_drop" if wanted == "int8" else "")
         )
 
 
-def _pictures(spec: Spec, graph: Graph, wanted: Precision) -> Pictures:
-    """Return what both graphs read; those that int8 was measured on, where the spec names no others."""
-    sets = spec.dataset.sources("train") or spec.dataset.sources("val") or open_tests(spec)
+def _samples(spec: Spec, graph: EngineGraph, wanted: Precision) -> SampleSet:
+    """Return what both graphs read; for int8 what it was calibrated on, where the spec names no other images."""
     own = spec.dataset.quant_calibration_dataset.images_dir
-    folders = spec.gen_trt_engine.tensorrt.calibration.cal_image_dir or own
-    if wanted == "int8" and folders and not sets:
-        return calibration_pictures(spec, graph.reader.resize)
-    return choose_pictures(spec, graph.reader.card)
+    has_folders = bool(spec.gen_trt_engine.tensorrt.calibration.cal_image_dir or own)
+    if wanted == "int8" and has_folders and not verification_sources(spec)[1]:
+        return engine_calibration(spec, graph.reader.resize)
+    return verification_samples(spec, graph.reader.card)
 
 
 def _choose_gpu(number: int) -> str:
@@ -171,17 +157,9 @@ def _choose_gpu(number: int) -> str:
     return torch.cuda.get_device_name(number)
 
 
-def _card(graph: Graph, facts: dict[str, Any]) -> ModelHeader:
-    """Return the reader's card with this step in its history; what was measured of the reader is not of the engine."""
-    card = graph.reader.card
-    told = {name: value for name, value in card.provenance.items() if name not in ("scores", "speeds")}
-    entry = step("engine", source=Path(graph.where).name, **facts)
-    return card.model_copy(update={"provenance": {**told, "made": [*card.history(), entry]}})
-
-
-def _told(path: Path, wanted: Precision, library: Library, sizes: Shapes) -> str:
+def _summary(path: Path, wanted: Precision, library: Library, sizes: EngineShapes) -> str:
     width = f", width {sizes.least[3]} to {sizes.most[3]}" if sizes.least[3] != sizes.most[3] else ""
     return (
-        f"{path}: {path.stat().st_size / 2**20:.1f} MiB; {wanted}, batch {sizes.least[0]} to {sizes.most[0]} "
+        f"{path}: {mebibytes(path)}; {wanted}, batch {sizes.least[0]} to {sizes.most[0]} "
         f"(tuned for {sizes.best[0]}){width}; compiled by {library.name} {library.version}, not run"
     )

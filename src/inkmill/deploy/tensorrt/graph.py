@@ -1,6 +1,6 @@
 """The ONNX file that an engine is made from: what it is, and whether TensorRT can compile it at all.
 
-All of this is found without TensorRT, so that a file which cannot become an engine is refused on any machine.
+All of this needs no TensorRT, so a file that cannot become an engine is refused on any machine.
 """
 
 from __future__ import annotations
@@ -13,15 +13,33 @@ from typing import Any, Literal
 from inkmill.config.tasks import TensorRTSpec
 from inkmill.crypt import Key, read_plain
 from inkmill.data.pipeline.resize import BUCKET_STEP
-from inkmill.deploy.tensorrt.operators import SUPPORTED
 from inkmill.errors import ConfigError, MissingExtraError
 from inkmill.runtime.onnx import OnnxReader
 
 Precision = Literal["fp32", "fp16", "int8"]
 
 
+_NAMES = """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast CastLike Ceil Celu
+    Clip Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum DepthToSpace DequantizeLinear Div Dropout
+    Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gemm GlobalAveragePool
+    GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Hardmax
+    Identity If InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
+    LpNormalization LpPool MatMul Max MaxPool Mean MeanVarianceNormalization Min Mod Mul Neg NonMaxSuppression NonZero
+    Not OneHot Or PRelu Pad Pow QuantizeLinear RNN RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range
+    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    ReduceSumSquare Relu Reshape Resize ReverseSequence RoiAlign Round ScatterElements ScatterND Selu Shape Shrink
+    Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh
+    ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
+"""
+SUPPORTED = frozenset(_NAMES.split())
+"""The ONNX operators that TensorRT's parser reads, up to opset 18, which is what `export` writes. The parser is
+https://github.com/onnx/onnx-tensorrt, whose docs/operators.md lists types and restrictions. Where a TensorRT is
+installed, a test asks it for every name; that of TensorRT for RTX 1.7 knew them all."""
+
+
 @dataclass(frozen=True)
-class Graph:
+class EngineGraph:
     """An ONNX file of `export`, opened.
 
     Attributes:
@@ -40,7 +58,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class EngineShapes:
     """The shapes of the one input that an engine is built for, each (batch, channels, height, width)."""
 
     name: str
@@ -49,7 +67,7 @@ class Shapes:
     most: tuple[int, ...]
 
 
-def open_graph(path: Path, key: Key | None) -> Graph:
+def open_graph(path: Path, key: Key | None) -> EngineGraph:
     """Return an ONNX file, checked.
 
     Raises:
@@ -72,7 +90,7 @@ def open_graph(path: Path, key: Key | None) -> Graph:
             f"{path}: its batch is fixed; export it once more with `inkmill export`, which leaves it free"
         )
     refuse_unsupported(model, str(path))
-    return Graph(str(path), reader, model, _precision(model, str(path)), hashlib.sha256(content).hexdigest())
+    return EngineGraph(str(path), reader, model, _precision(model, str(path)), hashlib.sha256(content).hexdigest())
 
 
 def refuse_unsupported(model: Any, where: str) -> None:
@@ -100,7 +118,7 @@ def _precision(model: Any, where: str) -> Precision:
     return "fp16" if TensorProto.FLOAT16 in types.values() else "fp32"
 
 
-def shapes(graph: Graph, settings: TensorRTSpec) -> Shapes:
+def shapes(graph: EngineGraph, settings: TensorRTSpec) -> EngineShapes:
     """Return the shapes of the optimization profile.
 
     The batch is the spec's; a free width goes from the narrowest input that `Resize` makes to the widest, and the
@@ -124,4 +142,4 @@ def shapes(graph: Graph, settings: TensorRTSpec) -> Shapes:
         narrowest = min(BUCKET_STEP, widest)
         widths = (narrowest, max(narrowest, widest // 2 // BUCKET_STEP * BUCKET_STEP), widest)
     together = [(batch, *sizes[:2], width) for batch, width in zip((least, best, most), widths, strict=True)]
-    return Shapes(given.name, *together)
+    return EngineShapes(given.name, *together)

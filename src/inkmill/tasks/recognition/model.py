@@ -92,10 +92,13 @@ class Recognizer(TaskModel):
         return self._named(free, names), self.loss(taught, targets)
 
     def _named(self, scores: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        found = {}
+        if any(name in names for name in BEST):
+            ids, probabilities = self.head.read(scores)
+            found = dict(zip(BEST, (ids, probabilities.float()), strict=True))
         if ALL in names:
-            return {ALL: scores.float().softmax(dim=2)}
-        ids, probabilities = self.head.read(scores)
-        return dict(zip(BEST, (ids, probabilities.float()), strict=True))
+            found[ALL] = scores.float().softmax(dim=2)
+        return found
 
     def class_axes(self) -> dict[str, tuple[int, int]]:
         """See TaskModel.class_axes."""

@@ -10,7 +10,7 @@ import pytest
 
 from inkmill.config.tasks import TensorRTSpec
 from inkmill.deploy.tensorrt.graph import open_graph, shapes
-from inkmill.deploy.tensorrt.tensorrt import Library, Wishes, _Nested, compile_engine, load_tensorrt
+from inkmill.deploy.tensorrt.library import BuildOptions, Library, _NestedProgress, compile_engine, load_tensorrt
 from inkmill.errors import InkmillError, MissingExtraError
 
 
@@ -35,7 +35,7 @@ def test_a_tensorrt_that_is_too_old_or_broken_is_said(monkeypatch: pytest.Monkey
 
 
 def test_nested_phases_are_one_share_that_never_falls() -> None:
-    nested = _Nested()
+    nested = _NestedProgress()
     nested.start("build", None, 2)
     nested.start("layers", "build", 4)
     assert [nested.done("layers", step) for step in range(4)] == [0.125, 0.25, 0.375, 0.5]
@@ -64,7 +64,7 @@ def test_an_engine_is_compiled_and_told_of(kind: list[str], library: Library, fr
     def move(done: int, total: int) -> None:
         told.append((done, total))
 
-    content = compile_engine(library, graph.model, sizes, Wishes(workspace=64, verbose=True), said.append, move)
+    content = compile_engine(library, graph.model, sizes, BuildOptions(workspace=64, verbose=True), said.append, move)
     assert len(content) > 1_000_000
     assert told == sorted(told)
     assert told[-1] == (100, 100)
@@ -80,7 +80,7 @@ def test_what_is_raised_while_tensorrt_calls_back_ends_the_build_not_the_process
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compile_engine(library, graph.model, shapes(graph, TensorRTSpec()), Wishes(), print, interrupt)
+        compile_engine(library, graph.model, shapes(graph, TensorRTSpec()), BuildOptions(), print, interrupt)
 
 
 def test_a_graph_that_tensorrt_refuses_is_one_sentence_with_its_reason(
@@ -92,7 +92,7 @@ def test_a_graph_that_tensorrt_refuses_is_one_sentence_with_its_reason(
     relu = next(node for node in broken.graph.node if node.op_type == "Relu")
     relu.op_type = "DeformConv"
     with pytest.raises(InkmillError, match=rf"cannot read this graph at DeformConv {relu.name}: .") as caught:
-        compile_engine(library, broken, shapes(graph, TensorRTSpec()), Wishes(), lambda line: None)
+        compile_engine(library, broken, shapes(graph, TensorRTSpec()), BuildOptions(), lambda line: None)
     assert "\n" not in str(caught.value)
 
 
@@ -101,7 +101,7 @@ def test_the_timing_cache_is_kept_where_kernels_are_measured(
 ) -> None:
     graph = open_graph(fresh(), None)
     cache, said = tmp_path / "timings", list[str]()
-    compile_engine(library, graph.model, shapes(graph, TensorRTSpec()), Wishes(timing_cache=cache), said.append)
+    compile_engine(library, graph.model, shapes(graph, TensorRTSpec()), BuildOptions(timing_cache=cache), said.append)
     assert cache.exists() == library.keeps_timings
     if not library.keeps_timings:
         assert said[-1:] == [

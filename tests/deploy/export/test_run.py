@@ -17,14 +17,15 @@ from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.config.tasks import PruneSpec
 from inkmill.deploy.export.graph import record
-from inkmill.deploy.export.onnx import export
-from inkmill.deploy.export.pictures import choose_pictures
+from inkmill.deploy.export.run import export
 from inkmill.deploy.prune.run import prune
+from inkmill.deploy.samples import verification_samples
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import save_reader
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.tasks.recognition.codecs import make_codec
+from inkmill.tasks.recognition.decoder import BEST
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 
 
@@ -159,9 +160,9 @@ def test_crops_that_fill_the_input_are_made_of_three_widths(
         tmp_path, f"model.input_width={width}", f"model.input_resize={resize}", f"evaluate.test={captchas}"
     )
     card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
-    pictures = choose_pictures(spec, card, 30)
-    assert len(pictures.widths) >= 3
-    assert pictures.origin.endswith("two of three made to fill two thirds and one third of the input")
+    samples = verification_samples(spec, card, 30)
+    assert len(samples.widths) >= 3
+    assert samples.origin.endswith("two of three made to fill two thirds and one third of the input")
 
 
 def test_missing_pictures_are_counted_as_damaged_ones_are(writable_captchas: Path, tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_a_refusal_tells_the_cause_in_one_plain_line(monkeypatch: pytest.MonkeyP
     model = build_recognizer(load_spec(None, ["model.backbone=Tiny", "model.input_resize=height"]).model, 11, 6)
     monkeypatch.setattr(torch.onnx, "export", failing)
     with pytest.raises(ConfigError, match=r"Tiny cannot be exported with a free width \(one width only\): train it"):
-        record(model.eval(), profile="default", probabilities=False, half=False)
+        record(model.eval(), BEST)
 
 
 def test_what_cannot_be_exported_or_read_is_one_sentence(tmp_path: Path) -> None:

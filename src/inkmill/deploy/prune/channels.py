@@ -1,4 +1,4 @@
-"""Which channels of a recogniser are coupled, what they are worth, and how they are taken out.
+"""Which channels of a network are coupled, what they are worth, and how they are taken out of it.
 
 torch-pruning's dependency graph (Fang et al. 2023, "DepGraph") follows channels through convolutions, norms, linear
 layers and shortcuts. It is shown the backbone and the localisation network; what reads the backbone's map (the LSTM, or
@@ -10,9 +10,10 @@ spline's control points, and everything after the map.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,18 +22,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from inkmill.deploy.prune.choose import Scored, Scores
+from inkmill.config.tasks import PruneSetting
+from inkmill.deploy.prune.choose import Scored, Scores, choose
 from inkmill.errors import InkmillError, MissingExtraError
 from inkmill.nn.backbones import BACKBONES
-from inkmill.nn.narrow import agree, put
+from inkmill.nn.narrow import agree, cut, find_cuts, put, runs
+from inkmill.nn.network import Network
 from inkmill.nn.rectifiers.tps import TPS
-from inkmill.tasks.recognition.model import Recognizer
+from inkmill.tasks.model import TaskModel
 
 Norm = Literal["L1", "L2"]
 
 
 @dataclass(frozen=True)
-class Group:
+class PruneGroup:
     """Channels that only go together.
 
     Attributes:
@@ -46,18 +49,108 @@ class Group:
     take_out: Any
 
 
-class ChannelGraph:
-    """The coupled channels of a recogniser.
+@dataclass(frozen=True)
+class PrunedLayer:
+    """A layer that could lose outputs.
+
+    Attributes:
+        name: its name in the model.
+        before: outputs it had.
+        after: outputs it has.
+        group: number of its group of coupled layers.
+    """
+
+    name: str
+    before: int
+    after: int
+    group: int
+
+
+def prune_model(model: TaskModel, settings: PruneSetting, build: Callable[[], TaskModel]) -> list[PrunedLayer]:
+    """Prune a network in place and return its prunable layers, whether or not they lost channels.
 
     Args:
-        model: the recogniser; `remove` changes it in place.
+        model: the network.
+        settings: how much goes.
+        build: makes the same network in its whole size, with fresh weights.
+
+    Raises:
+        ConfigError: the number that the mode needs is not given.
+        InkmillError: its channels cannot be followed, or nothing of it would be pruned.
+    """
+    # 1. Groups of channels that only go together, and which of them go.
+    graph = ChannelGraph(model)
+    groups = graph.groups(settings.raw_prune_score)
+    sizes = [len(group.channels.scores) for group in groups]
+    if not sizes:
+        raise InkmillError(f"backbone {model.spec.backbone} cannot be pruned: attention needs all of its channels")
+    going = choose([group.channels for group in groups], settings)
+    # An amount of 0 asks for the same model again, which is how a pipeline without pruning looks.
+    if not any(len(channels) for channels in going) and (settings.mode == "threshold" or settings.amount):
+        raise InkmillError(_nothing_goes(settings, sizes))
+
+    # 2. Out of every layer that has them.
+    try:
+        for group, channels in zip(groups, going, strict=True):
+            graph.remove(group, channels)
+        graph.finish()
+    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+        raise not_followed(model, error) from error
+
+    # 3. torch-pruning follows unknown layers as well as it can: see that it did what was chosen, and nothing else.
+    layers = [
+        PrunedLayer(name, size, size - len(channels), number)
+        for number, (group, size, channels) in enumerate(zip(groups, sizes, going, strict=True))
+        for name in group.layers
+    ]
+    for layer in layers:
+        if model.get_parameter(f"{layer.name}.weight").shape[0] != layer.after:
+            raise not_followed(model, ValueError(f"{layer.name} lost other channels than were chosen"))
+    _refuse_unlike_saved(model, build())
+    return layers
+
+
+def _nothing_goes(settings: PruneSetting, sizes: list[int]) -> str:
+    more = "threshold" if settings.mode == "threshold" else "amount"
+    return (
+        f"nothing would be pruned: with mode={settings.mode} and granularity={settings.granularity} "
+        f"all {sum(sizes):,} channels stay (groups have {min(sizes)} to {max(sizes)}); "
+        f"raise prune.prune_setting.{more} or lower prune.prune_setting.granularity"
+    )
+
+
+def _refuse_unlike_saved(model: TaskModel, whole: TaskModel) -> None:
+    """Refuse a model that does not run, or is another one when it is built from its tensors again, as its file is."""
+    weights, device = model.state_dict(), next(model.parameters()).device
+    cut(whole, find_cuts(whole.state_dict(), weights))
+    try:
+        whole.load_state_dict(weights)
+    except RuntimeError as error:
+        raise not_followed(model, ValueError("its tensors no longer fit one another")) from error
+    again = whole.to(device).eval()
+    if not runs(model) or not runs(again):
+        raise not_followed(model, ValueError("what is left does not run"))
+    spec = model.spec
+    size = (2, spec.input_channel, spec.input_height, spec.input_width)
+    images = torch.linspace(-1, 1, math.prod(size), device=device).view(size)
+    with torch.no_grad():
+        outputs, saved = model.eval().full_pass(images), again.full_pass(images)
+    if not torch.allclose(outputs, saved, rtol=1e-3, atol=1e-4 * float(outputs.abs().max())):
+        raise not_followed(model, ValueError("it gives other outputs after saving"))
+
+
+class ChannelGraph:
+    """The coupled channels of a network.
+
+    Args:
+        model: the network; `remove` changes it in place.
 
     Raises:
         InkmillError: its channels cannot be followed.
         MissingExtraError: torch-pruning is not installed.
     """
 
-    def __init__(self, model: Recognizer) -> None:
+    def __init__(self, model: Network) -> None:
         try:
             from torch_pruning import DependencyGraph
         except ModuleNotFoundError as error:
@@ -77,7 +170,7 @@ class ChannelGraph:
             except Exception as error:  # it raises whatever an unknown layer leads to
                 raise not_followed(model, error) from error
 
-    def groups(self, norm: Norm) -> list[Group]:
+    def groups(self, norm: Norm) -> list[PruneGroup]:
         """Return the groups that may be pruned, scored by the L1 or L2 norm of their filters.
 
         A filter's norm is divided by the highest of its layer, and a channel that several layers make has the mean.
@@ -95,7 +188,7 @@ class ChannelGraph:
                 raise not_followed(self.model, ValueError(f"{layer} makes channels of {times} groups"))
         return found
 
-    def _groups(self, norm: Norm) -> Iterator[Group]:
+    def _groups(self, norm: Norm) -> Iterator[PruneGroup]:
         makers = (nn.Conv2d, nn.Linear)
         for found in self._graph.get_all_groups(ignored_layers=self._counted, root_module_types=makers):
             if any(item.dep.target.module in self._whole for item in found):
@@ -108,9 +201,9 @@ class ChannelGraph:
             }
             scores = np.mean(list(made.values()), axis=0)
             scored = Scored(scores / max(scores.max(), np.finfo(np.float64).tiny), filters=len(made))
-            yield Group(scored, tuple(made), found[0].dep.target.module, found[0].dep.handler)
+            yield PruneGroup(scored, tuple(made), found[0].dep.target.module, found[0].dep.handler)
 
-    def remove(self, group: Group, channels: NDArray[np.int64]) -> None:
+    def remove(self, group: PruneGroup, channels: NDArray[np.int64]) -> None:
         """Take channels of a group out of every layer that has them; call `finish` after the last."""
         if not len(channels):
             return
@@ -134,7 +227,7 @@ class ChannelGraph:
 class _Traced(nn.Module):
     """What the graph is drawn from."""
 
-    def __init__(self, model: Recognizer) -> None:
+    def __init__(self, model: Network) -> None:
         super().__init__()
         self.channels = model.backbone.out_channels
         self.backbone, self.rectifier = model.backbone, model.rectifier
@@ -151,7 +244,7 @@ class _Traced(nn.Module):
         return self.reader.weight.detach()[0].round().to(torch.int64)
 
 
-def _of_fixed_width(model: Recognizer) -> Iterator[nn.Module]:
+def _of_fixed_width(model: Network) -> Iterator[nn.Module]:
     """Yield the layers whose widths other numbers depend on: heads of attention, groups of convolutions and norms."""
     for part in model.modules():
         grouped = isinstance(part, nn.Conv2d) and 1 < part.groups < part.out_channels
@@ -171,7 +264,7 @@ def _relative(item: Any, count: int, norm: Norm) -> Scores:
     return relative
 
 
-def not_followed(model: Recognizer, error: Exception) -> InkmillError:
+def not_followed(model: Network, error: Exception) -> InkmillError:
     """Return the error of a model whose layers the graph cannot be drawn from."""
     why = " ".join(str(error).split()) or type(error).__name__
     return InkmillError(

@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from inkmill.deploy.tensorrt.graph import Shapes
+from inkmill.deploy.tensorrt.graph import EngineShapes
 from inkmill.errors import InkmillError, MissingExtraError
 from inkmill.files import explain, write_bytes_atomic
 
 _PACKAGES = ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings")
 OLDEST = 10
-"""Before it, networks whose graph says the precision were an experiment."""
+"""Major version. Earlier ones took the precision from a graph as an experiment only."""
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -33,7 +33,7 @@ class Library:
     Attributes:
         module: its Python module.
         name: TensorRT or TensorRT for RTX.
-        version: as it tells it.
+        version: its own `__version__`.
         keeps_timings: whether it measures kernels when it compiles; RTX does so when the engine runs.
     """
 
@@ -66,13 +66,13 @@ def load_tensorrt() -> Library:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class BuildOptions:
     """What the spec says of a build.
 
     Attributes:
         workspace: in MiB; 0 leaves TensorRT's own bound.
         timing_cache: its file.
-        verbose: whether all of TensorRT's messages are said, not its warnings alone.
+        verbose: whether all messages of TensorRT are printed, not only warnings and errors.
     """
 
     workspace: int = 0
@@ -81,7 +81,12 @@ class Wishes:
 
 
 def compile_engine(
-    library: Library, model: Any, shapes: Shapes, wishes: Wishes, say: Say, progress: Progress | None = None
+    library: Library,
+    model: Any,
+    shapes: EngineShapes,
+    options: BuildOptions,
+    say: Say,
+    progress: Progress | None = None,
 ) -> bytes:
     """Return the bytes of an engine.
 
@@ -89,51 +94,58 @@ def compile_engine(
         library: what compiles.
         model: the onnx.ModelProto; each layer computes in the precision that its numbers have there.
         shapes: of its input.
-        wishes: see there.
+        options: workspace, timing cache, verbosity.
         say: takes TensorRT's messages, one a line.
-        progress: told from time to time how far it is.
+        progress: is called from time to time with the steps done and their total.
 
     Raises:
         InkmillError: TensorRT cannot start here, or refuses the graph or the build; with its own reason.
         OutputError: the timing cache cannot be written.
     """
+    # 1. A builder: without a driver, or without a GPU where one is needed, this fails.
     trt = library.module
-    hears = _Listener(trt, say, wishes.verbose, progress)
+    listener = _Listener(trt, say, options.verbose, progress)
     try:
-        builder = trt.Builder(hears.logger)
+        builder = trt.Builder(listener.logger)
     except (TypeError, RuntimeError) as error:  # pybind11 says no more than that there is no object
-        reason = hears.reason or str(error)
+        reason = listener.reason or str(error)
         raise InkmillError(
             f"{library.name} {library.version} cannot start here ({reason}): it compiles where the NVIDIA GPU is that "
             "the engine is for"
         ) from error
+
+    # 2. The graph. Strongly typed: every layer computes in what its tensors say, and no flag overrides it.
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, hears.logger)
+    parser = trt.OnnxParser(network, listener.logger)
     if not parser.parse(model.SerializeToString()):
         problem = parser.get_error(0) if parser.num_errors else None
         where = f" at {problem.node_operator()} {problem.node_name()}: {_line(problem.desc())}" if problem else ""
-        raise InkmillError(f"{library.name} {library.version} cannot read this graph{where or f' ({hears.reason})'}")
-    config = _config(library, builder, shapes, wishes)
-    config.progress_monitor = hears.monitor
-    timings = _timings(library, config, wishes.timing_cache, say)
+        raise InkmillError(f"{library.name} {library.version} cannot read this graph{where or f' ({listener.reason})'}")
+
+    # 3. Input shapes, memory, and kernels that were timed before.
+    config = _config(library, builder, shapes, options)
+    config.progress_monitor = listener.monitor
+    timings = _timings(library, config, options.timing_cache, say)
+
+    # 4. Minutes of work, during which TensorRT calls the listener.
     plan = builder.build_serialized_network(network, config)
-    if hears.stopped is not None:
-        raise hears.stopped
+    if listener.stopped is not None:
+        raise listener.stopped
     if plan is None:
-        raise InkmillError(f"{library.name} {library.version} made no engine: {hears.reason or 'it gave no reason'}")
-    if timings is not None and wishes.timing_cache is not None:
-        write_bytes_atomic(wishes.timing_cache, bytes(timings.serialize()))
+        raise InkmillError(f"{library.name} {library.version} made no engine: {listener.reason or 'it gave no reason'}")
+    if timings is not None and options.timing_cache is not None:
+        write_bytes_atomic(options.timing_cache, bytes(timings.serialize()))
     return bytes(plan)
 
 
-def _config(library: Library, builder: Any, shapes: Shapes, wishes: Wishes) -> Any:
+def _config(library: Library, builder: Any, shapes: EngineShapes, options: BuildOptions) -> Any:
     trt = library.module
     config = builder.create_builder_config()
     profile = builder.create_optimization_profile()
     profile.set_shape(shapes.name, shapes.least, shapes.best, shapes.most)
     config.add_optimization_profile(profile)
-    if wishes.workspace:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, wishes.workspace << 20)
+    if options.workspace:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace << 20)
     return config
 
 
@@ -150,7 +162,7 @@ def _timings(library: Library, config: Any, path: Path | None, say: Say) -> Any:
         raise InkmillError(f"timing_cache={path}: cannot be read ({explain(error)})") from error
     cache = config.create_timing_cache(known)
     if cache is None or not config.set_timing_cache(cache, False):
-        say(f"{path} is of another TensorRT or GPU: kernels are measured anew")
+        say(f"{path} is of another TensorRT or GPU: kernels are measured again")
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
     return cache
@@ -166,8 +178,8 @@ class _Listener:
     def __init__(self, trt: Any, say: Say, verbose: bool, progress: Progress | None) -> None:
         self.stopped: BaseException | None = None
         self.reason = ""
-        """The first error that TensorRT told, in one line."""
-        self._say, self._verbose, self._progress, self._bar = say, verbose, progress, _Nested()
+        """The first error that TensorRT logged, in one line."""
+        self._say, self._verbose, self._progress, self._bar = say, verbose, progress, _NestedProgress()
         self.logger, self.monitor = _logger(trt), _monitor(trt, self)
         self.logger.listener = self
 
@@ -197,7 +209,7 @@ class _Listener:
             self.stopped = self.stopped or error
 
 
-class _Nested:
+class _NestedProgress:
     """How much of nested phases is done, as a share of the outermost."""
 
     def __init__(self) -> None:

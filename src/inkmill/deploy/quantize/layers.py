@@ -5,8 +5,8 @@ around each that is chosen: weights int8, one scale an output channel; activatio
 else stays in float: LSTM, softmax, norms, products inside attention, and weights that several nodes share, which are
 the steps of an unrolled attention head.
 
-Ranges are measured here, in memory: ONNX Runtime's own calibrators write the graph to disk, which must not happen to a
-reader that is encrypted.
+Ranges are measured here, in memory: ONNX Runtime's own calibrators write the graph to disk, which must not happen to an
+encrypted reader.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import contextlib
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inkmill.config.quantize import QuantizeSpec
+from inkmill.data.jobs.sample import SampleSet
+from inkmill.data.pipeline.scale import to_network
+from inkmill.deploy.export.graph import NAME_SCOPES
 from inkmill.errors import ConfigError, MissingExtraError
 
 Ranges = dict[str, tuple[float, float]]
@@ -60,15 +62,15 @@ def load_graph(content: bytes, where: str) -> Any:
     """
     try:
         import onnx
-        import onnxruntime.quantization  # noqa: F401 - said now, not after calibration
+        import onnxruntime.quantization  # noqa: F401 - a missing package shows now, not after calibration
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "train", "quantize") from error
     model = onnx.load_model_from_string(content)
     if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
-        raise ConfigError(f"{where} is quantised already: give the reader it was made from")
+        raise ConfigError(f"{where} is quantised already: give the reader that it was made from")
     if not {"output_id", "output_prob"} <= {output.name for output in model.graph.output} or _is_half(model):
-        raise ConfigError(f"{where}: quantize begins with a plain export, in fp32 and with TAO's outputs; export it so")
-    del model.metadata_props[:]  # the seal is of other bytes, and the card is written anew
+        raise ConfigError(f"{where}: quantize needs a plain export, in fp32 and with TAO's outputs; export it so")
+    del model.metadata_props[:]  # the seal is of other bytes, and a new header is written
     return onnx.shape_inference.infer_shapes(model)
 
 
@@ -91,7 +93,7 @@ def find_layers(model: Any) -> list[Layer]:
 
 
 def _name(node: Any) -> str:
-    """Return the torch module's name: that of the weights, or where the exporter has laid them out anew, its own."""
+    """Return the torch module's name: that of the weights, or where the exporter has transposed them, the module's."""
     weights: str = node.input[1]
     if weights.endswith(".weight"):
         return weights.removeprefix("model.").removesuffix(".weight")
@@ -102,9 +104,9 @@ def _name(node: Any) -> str:
 def modules_of(node: Any) -> list[str]:
     """Return the names of the torch modules that a node is in, the innermost last.
 
-    They are in the list that torch's exporter leaves with each node: ['', 'model', 'model.head', ..., 'linear'].
+    They are those whose names begin with `model.` in the list that torch's exporter leaves with each node.
     """
-    scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == NAME_SCOPES), "")
     return re.findall(r"'model\.([^']*)'", scopes)
 
 
@@ -136,37 +138,34 @@ def _fits(layer: Layer, pattern: str) -> bool:
     return pattern in (layer.kind, layer.node) or fnmatchcase(layer.name, pattern)
 
 
-def measure_ranges(model: Any, layers: Sequence[Layer], images: NDArray[np.uint8]) -> Ranges:
-    """Return the range of what goes into and comes out of every layer while it reads images.
+def measure_ranges(model: Any, layers: Sequence[Layer], samples: SampleSet) -> Ranges:
+    """Return the range of what goes into and comes out of every layer while the graph reads samples.
 
     Args:
         model: the ModelProto.
-        layers: where to look.
-        images: resized uint8 (N, H, W, C).
+        layers: where to measure.
+        samples: resized images, of one or several widths.
     """
     import onnx
     import onnxruntime
 
-    names = sorted({name for layer in layers for name in layer.tensors} - {model.graph.input[0].name})
+    # 1. A copy of the graph whose outputs are the tensors around the layers.
+    pixels = model.graph.input[0].name
+    names = sorted({name for layer in layers for name in layer.tensors} - {pixels})
     watched = deepcopy(model)
     del watched.graph.output[:]
     watched.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    # 2. The lowest and highest number of each, over all samples.
     lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
-    for batch in batches_of(images):
-        found = session.run(names, {model.graph.input[0].name: batch})
+    for images in samples.batches(BATCH):
+        found = session.run(names, {pixels: to_network(images)})
         lowest = np.minimum(lowest, [tensor.min() for tensor in found])
         highest = np.maximum(highest, [tensor.max() for tensor in found])
     ranges = dict(zip(names, zip(lowest.tolist(), highest.tolist(), strict=True), strict=True))
-    ranges[model.graph.input[0].name] = (-1.0, 1.0)  # what pixels can be, seen or not
+    ranges[pixels] = (-1.0, 1.0)  # what pixels can be, whether or not these samples have them
     return ranges
-
-
-def batches_of(images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
-    """Yield resized uint8 images (N, H, W, C) as the graph takes them, float32 (16, C, H, W), the last smaller."""
-    for start in range(0, len(images), BATCH):
-        pixels = (images[start : start + BATCH].transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
-        yield np.ascontiguousarray(pixels)
 
 
 def quantised(model: Any, layers: Collection[Layer], ranges: Ranges, *, symmetric: bool = False) -> Any:

@@ -16,12 +16,14 @@ from onnx import numpy_helper
 import inkmill
 from inkmill.config.load import load_spec
 from inkmill.deploy.export.graph import record
-from inkmill.deploy.export.onnx import export
+from inkmill.deploy.export.run import export
 from inkmill.errors import ConfigError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import layers_in_float, layers_in_int8
-from inkmill.runtime.torch_reader import TorchReader, to_input
+from inkmill.runtime.torch_reader import TorchReader
+from inkmill.tasks.model import to_input
+from inkmill.tasks.recognition.decoder import ALL, BEST
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 from inkmill.training.run import train
 
@@ -79,12 +81,12 @@ def simulated(captchas: Path, *overrides: str) -> Recognizer:
 
 
 def recorded(model: Recognizer) -> Any:
-    return record(model, profile="default", probabilities=False, half=False)
+    return record(model, BEST)
 
 
 def test_the_paddle_profile_asks_torch_for_the_steps_of_a_free_width(captchas: Path) -> None:
     """A copy with Q/DQ nodes can only be recorded."""
-    graph = record(simulated(captchas, "model.input_resize=height"), profile="paddle", probabilities=False, half=False)
+    graph = record(simulated(captchas, "model.input_resize=height"), (ALL,), profile="paddle")
     assert "Loop" in {node.op_type for node in graph.graph.node}
 
 

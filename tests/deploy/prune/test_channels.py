@@ -9,8 +9,8 @@ from torch import nn
 
 from inkmill.config.model import ModelSpec
 from inkmill.config.tasks import PruneSetting
-from inkmill.deploy.prune.groups import ChannelGraph, Group
-from inkmill.deploy.prune.model import prune_model
+from inkmill.deploy.prune.channels import ChannelGraph, PrunedLayer, PruneGroup
+from inkmill.deploy.prune.channels import prune_model as prune_with
 from inkmill.errors import InkmillError
 from inkmill.nn.backbones import BACKBONES
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
@@ -28,6 +28,10 @@ def recognizer(backbone: str, **keys: Any) -> Recognizer:
     return build_recognizer(ModelSpec(backbone=backbone, **small | keys), 11, 5).eval()
 
 
+def prune_model(model: Recognizer, settings: PruneSetting) -> list[PrunedLayer]:
+    return prune_with(model, settings, lambda: build_recognizer(model.spec, model.num_classes, 5))
+
+
 def quiet(model: Recognizer) -> None:
     """Take away what lets a channel of zeros become something else on its way, and give every norm its own scale."""
     with torch.no_grad():
@@ -43,7 +47,7 @@ def quiet(model: Recognizer) -> None:
             nn.init.normal_(model.get_parameter("rectifier.points.weight"), std=0.05)
 
 
-def normed(graph: ChannelGraph, group: Group) -> bool:
+def normed(graph: ChannelGraph, group: PruneGroup) -> bool:
     """Whether a layer norm looks at these channels: without some of them, its mean is another."""
     coupled = graph._graph.get_pruning_group(group.root, group.take_out, [0])
     return any(isinstance(item.dep.target.module, nn.LayerNorm) for item in coupled)
