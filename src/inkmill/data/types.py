@@ -104,7 +104,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Batch:
-    """One batch as a loader hands it over. In the last batch of an exact epoch rows may be missing, never repeated.
+    """One batch as a loader hands it over. In the last batch of an exact epoch samples may be missing, never repeated.
 
     Attributes:
         images: uint8 BHWC, RGB or gray (C = 3 or 1), resized and augmented, not normalised: a NumPy array, or a torch
@@ -114,8 +114,6 @@ class Batch:
         keys: the samples' keys, in order.
         index: int64 (B,), positions in the source.
         augmentation: what the training device is still to do to the images; None where they are augmented.
-        ragged: the shape (B, H, W, C) that the training device is to resize the images to, which are then
-            `RaggedImages` in one dimension; None where they are resized.
     """
 
     images: Any
@@ -124,7 +122,6 @@ class Batch:
     keys: list[str]
     index: NDArray[np.int64]
     augmentation: DeferredAugmentation | None = None
-    ragged: tuple[int, int, int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

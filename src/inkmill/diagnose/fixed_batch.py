@@ -219,7 +219,7 @@ class _Test:
         """Return the samples that a window may read, those made ahead included."""
         order = self.loader.plan.order()
         batches = min(len(order), max(self.steps, 2 * self.makers) + 8 * (self.makers + 1))
-        found: list[int] = np.concatenate([order.rows(_EPOCH, number) for number in range(batches)]).tolist()
+        found: list[int] = np.concatenate([order.samples(_EPOCH, number) for number in range(batches)]).tolist()
         return found
 
     def _can_be_cold(self) -> bool:

@@ -101,7 +101,7 @@ def _rate(loader: Loader, skipped: int, seconds: float) -> float:
                 continue
             images += len(batch)
             if number > skipped and perf_counter() - began > seconds:
-                if loader.on_device:
+                if loader.memory is None:
                     torch.cuda.synchronize()
                 return images / (perf_counter() - began)
 

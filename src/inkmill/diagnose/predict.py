@@ -88,7 +88,7 @@ def _limits(settings: Settings, facts: Facts, step: Step, cached: float, cold: b
         return {"step": device, "host": host, "dali": alone + others / _cores(facts), "workers": reading}
     augment = 0.0 if on_gpu else stages.draw + stages.augment
     fresh = stages.fresh + (stages.fetch if cold else 0.0)
-    if not augment and settings.cache == "none" and stages.hand_over is not None:  # see Loader.could_stay_ragged
+    if not augment and settings.cache == "none" and stages.hand_over is not None:  # see HostMemory.may_be_ragged
         fresh += stages.hand_over - stages.resize
     if settings.cache == "gpu" and cached == 1:
         return {"step": device, "host": host}

@@ -53,13 +53,10 @@ class CachedLoader(Loader):
         count = min(len(self), most, max(2, _CACHED_BYTES // plan.batch_bytes))
         self._arena = shared.allocate(count * plan.batch_bytes)
         self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
+        assert self.memory is not None
+        self.memory.blocks.append(self._pixels)
         maker = BatchAssembler(plan, None, self._blocked_mask, augment_on=augment_on)
         self._made = [maker.make(0, number, self._slot(number)) for number in range(count)]
-
-    @property
-    def memory(self) -> list[Any]:
-        """See Loader.memory."""
-        return [self._pixels]
 
     def _slot(self, number: int) -> Any:
         size = self.plan.batch_bytes

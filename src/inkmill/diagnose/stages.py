@@ -18,8 +18,8 @@ from inkmill.data.augment.gpu import apply_deferred
 from inkmill.data.augment.params import DeferredAugmentation
 from inkmill.data.loaders import LoadPlan
 from inkmill.data.loaders.assemble import BatchAssembler
-from inkmill.data.loaders.rows import RaggedImages, ragged_bytes
-from inkmill.data.loaders.upload import why_not_resize
+from inkmill.data.loaders.device import why_not_resize
+from inkmill.data.loaders.images import RaggedWriter, ragged_bytes
 from inkmill.data.pipeline.cache import CacheConfig, open_cache
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Subset
@@ -126,9 +126,9 @@ class _Chunks:
         buffer = np.empty(ragged_bytes(shape), np.uint8)
 
         def work(number: int) -> None:
-            rows = RaggedImages(buffer, shape, resize)
+            writer = RaggedWriter(buffer, shape, resize)
             for row, image in enumerate(self.pixels[number]):
-                rows.put(row, image)
+                writer.put(row, image)
 
         return self._window(work)
 
@@ -189,7 +189,7 @@ class _Rows:
 
     chunks: Sequence[Sequence[int]]
 
-    def rows(self, epoch: int, number: int) -> NDArray[np.int64]:
+    def samples(self, epoch: int, number: int) -> NDArray[np.int64]:
         return np.array(self.chunks[number], np.int64)
 
 

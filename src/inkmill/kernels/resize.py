@@ -18,7 +18,7 @@ _BLOCK = 512  # pixels of a program
 _NUMBERS = 4  # about each image: its first byte, its rows and columns, and the columns that it will fill
 
 
-def resize_rows(written: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+def resize_ragged(written: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     """Resize a ragged batch.
 
     Args:

@@ -82,7 +82,7 @@ def test_a_sample_that_was_bad_once_stays_out_after_resuming(captcha_plan: Calla
 @pytest.mark.parametrize(("workers", "kind"), [(1, "workers")])
 def test_batches_before_a_bad_sample_arrive(captcha_plan: Callable[..., LoadPlan], workers: int, kind: str) -> None:
     order = captcha_plan().order()
-    plan = captcha_plan(faults={"broken": frozenset({int(order.rows(0, 3)[0])})})
+    plan = captcha_plan(faults={"broken": frozenset({int(order.samples(0, 3)[0])})})
     with make_loader(plan, workers, kind) as loader:
         assert len(list(islice(loader, 3))) == 3
         loader.set_epoch(0)

@@ -16,8 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inkmill import shared_memory as shared
-from inkmill.data.loaders.pool import Pool
-from inkmill.data.loaders.worker_process import deserialize_job, serialize_job
+from inkmill.data.loaders.pool import Pool, deserialize_job, serialize_job
 
 sys.path.insert(0, str(Path(__file__).parent))  # handed on to the worker processes, which import this module
 

@@ -14,8 +14,8 @@ from captcha_source import CaptchaSource  # noqa: E402
 from inkmill.config.dataset import AugmentationSpec  # noqa: E402
 from inkmill.data.augment import Augmentation  # noqa: E402
 from inkmill.data.augment.torch_passes import apply_torch  # noqa: E402
-from inkmill.data.loaders.inline import InlineLoader  # noqa: E402
 from inkmill.data.loaders.resident import ResidentLoader  # noqa: E402
+from inkmill.data.loaders.workers import InlineLoader  # noqa: E402
 from inkmill.errors import ConfigError, DataError  # noqa: E402
 
 
@@ -103,12 +103,17 @@ def test_pictures_of_several_widths_are_refused(captcha_plan):
         ResidentLoader(captcha_plan(bucket_widths=np.full(67, 64)), "cpu")
 
 
-def test_whoever_measures_hears_before_the_device_works(plan):
-    heard = []
+def test_the_gpus_clock_is_marked_before_the_device_makes_a_batch(plan):
+    marked = []
+
+    class Clock:
+        def mark_generating(self):
+            marked.append(loader.stats.batches)
+
     with ResidentLoader(plan, "cpu") as loader:
-        loader.before_queueing = lambda: heard.append(loader.stats.batches)
+        loader.gpu_idle = Clock()
         list(loader)
-        assert heard == list(range(len(loader)))
+        assert marked == list(range(len(loader)))
 
 
 def test_closing_gives_the_memory_back_at_once(plan):

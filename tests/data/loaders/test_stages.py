@@ -32,12 +32,12 @@ def test_each_row_is_clocked_in_one_batch_of_sixteen_and_in_each_batch_one(rows:
     counts = np.zeros(rows, int)
     for number in range(2 * every):
         clock = StageClock(number)
-        with clock.rows(rows) as clocks:
+        with clock.samples(rows) as clocks:
             assert len(clocks) == rows
             assert clock in clocks
             counts += [one is clock for one in clocks]
     assert set(counts) == {2}
-    with StageClock(3).rows(0) as none:
+    with StageClock(3).samples(0) as none:
         assert none == []
 
 
@@ -45,7 +45,7 @@ def test_the_stages_are_the_whole_time_of_the_batch() -> None:
     clock = StageClock(0)
     with clock.whole("cache"):
         pass
-    with clock.rows(20):
+    with clock.samples(20):
         clock.start()
         clock.lap("decode")
         clock.lap("resize")

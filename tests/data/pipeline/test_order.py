@@ -76,7 +76,7 @@ def test_ranks_share_an_epoch_without_overlap(length: int, batch_size: int, worl
     assert len({len(rank) for rank in ranks}) == 1
     seen = []
     for number in range(len(ranks[0])):
-        parts = [rank.rows(1, number) for rank in ranks]
+        parts = [rank.samples(1, number) for rank in ranks]
         sizes = [len(part) for part in parts]
         assert max(sizes) <= batch_size
         assert max(sizes) - min(sizes) <= 1
@@ -90,7 +90,7 @@ def test_batches_one_after_the_other_are_those_asked_for_by_number(world: int, b
     widths = np.arange(40_001) % 3 if buckets else None
     batches = BatchOrder(Order(40_001, 5), 1000, 0, world, widths)
     for first in (0, 7, len(batches)):
-        expected = [batches.rows(2, number).tolist() for number in range(first, len(batches))]
+        expected = [batches.samples(2, number).tolist() for number in range(first, len(batches))]
         assert [rows.tolist() for rows in batches.batches(2, first)] == expected
 
 
@@ -101,14 +101,14 @@ def test_the_same_global_batch_holds_the_same_rows_for_any_number_of_ranks(bucke
     for world in (2, 4):
         ranks = [BatchOrder(Order(203, 3), 16 // world, rank, world, widths) for rank in range(world)]
         for number in range(len(alone)):
-            together = np.concatenate([rank.rows(2, number) for rank in ranks])
-            assert np.array_equal(together, alone.rows(2, number))
+            together = np.concatenate([rank.samples(2, number) for rank in ranks])
+            assert np.array_equal(together, alone.samples(2, number))
 
 
 def test_a_batch_of_buckets_holds_one_width_and_the_batches_are_mixed() -> None:
     widths = np.repeat([32, 64, 128], [50, 70, 30])
     batches = BatchOrder(Order(150, 3), 8, bucket_widths=widths)
-    found = [widths[batches.rows(0, number)] for number in range(len(batches))]
+    found = [widths[batches.samples(0, number)] for number in range(len(batches))]
     assert all(len(set(batch.tolist())) == 1 for batch in found)
     sequence = [int(batch[0]) for batch in found]
     assert sequence != sorted(sequence)
@@ -117,6 +117,6 @@ def test_a_batch_of_buckets_holds_one_width_and_the_batches_are_mixed() -> None:
 
 def test_the_last_batch_is_short_and_there_is_none_after_it() -> None:
     batches = BatchOrder(Order(10, 0), 4)
-    assert [len(batches.rows(0, number)) for number in range(3)] == [4, 4, 2]
+    assert [len(batches.samples(0, number)) for number in range(3)] == [4, 4, 2]
     with pytest.raises(IndexError, match="epoch of 3 batches"):
-        batches.rows(0, 3)
+        batches.samples(0, 3)

@@ -1,18 +1,18 @@
 """What every loader does alike: epochs, position, state, counting.
 
 A loader is an iterable of one epoch. A new `for` loop is a new epoch, also after leaving the last one early; right
-after `load_state_dict` it goes on where the state was taken instead. The state counts batches handed over, not those
-made ahead, so it fits on a few lines and is exact in the middle of an epoch, with any number of workers.
+after `load_state_dict` it resumes where the state was taken instead. The state counts batches handed over, not those
+prefetched, so it fits on a few lines and is exact in the middle of an epoch, with any number of workers.
 
 A loader of another kind (DALI, say) derives from `Loader` and writes `_produce`: the batches of one epoch from a given
-one on, in order.
+one on, in order. What it can do stands in `LOADERS`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.loaders.assemble import CollatedBatch
+from inkmill.data.loaders.images import HostMemory, RaggedImages
 from inkmill.data.loaders.plan import LoadPlan, Stats, add
-from inkmill.data.loaders.rows import batch_bytes, resize_here
 from inkmill.data.pipeline.cache import ImageCache, open_cache
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
@@ -32,6 +32,7 @@ from inkmill.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from inkmill.data.augment.params import DeferredAugmentation
     from inkmill.data.loaders import AugmentOn
+    from inkmill.data.loaders.device import GpuIdle
 
 STATE_VERSION = 2
 
@@ -54,15 +55,10 @@ class Loader(ABC):
         plan: what is loaded.
         augment_on: who augments; where "gpu", `Batch.augmentation` says what is left to do.
         stats: what was done so far.
-        before_queueing: called in the thread that iterates, where a loader on the device begins to queue work there.
+        memory: the host memory that batches lie in; None where images are born on the training device.
+        gpu_idle: of a loader that queues work on a GPU itself: tells whoever times it when that begins.
     """
 
-    borrows = False
-    """True where the images of `views` lie in memory that is used again."""
-    on_device = False
-    """True where the images are torch tensors on the training device already."""
-    hands_over_any_size = False
-    """True where batches can hold pictures that are not resized."""
     workers = 0
     """How many batches are assembled at a time beside the consumer's work; 0: in the consumer's own time."""
 
@@ -75,44 +71,19 @@ class Loader(ABC):
         self.plan = plan
         self.augment_on: AugmentOn = augment_on
         self.stats = Stats()
+        self.memory: HostMemory | None = HostMemory(plan)
+        self.gpu_idle: GpuIdle | None = None
         self._order = plan.order()
-        self._fits = True
-        self._epoch, self._batches = 0, 0
-        self._at_start = True  # the next iteration begins at the position as it stands
+        # The position: `_batches` of `_epoch` were handed over; at the start, the next iteration begins right there.
+        self._epoch = 0
+        self._batches = 0
+        self._at_start = True
         self._iteration = 0
-        self.before_queueing: Callable[[], None] = lambda: None
         self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
         self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
         self._cache: ImageCache | None = open_cache(plan.cache, plan.source, plan.resize, plan.bucket_widths)
         if self._cache is not None:
             self.stats.notes.extend(self._cache.notes)
-
-    def leave_ragged(self) -> bool:
-        """Have `views` hold decoded pictures, which whoever takes them fits: what `rows.RaggedImages` wrote.
-
-        Returns:
-            False where this loader, or what it is to do, needs them resized: then nothing changes.
-        """
-        if self.could_stay_ragged:
-            self._fits = False
-        return not self._fits
-
-    @property
-    def could_stay_ragged(self) -> bool:
-        """Whether nothing needs resized pictures where batches are made: they are neither kept nor augmented there."""
-        plan = self.plan
-        augments = plan.pipeline is not None or (plan.numbers is not None and self.augment_on != "gpu")
-        return self.hands_over_any_size and not augments and plan.cache.tier == "none"
-
-    @property
-    def batch_bytes(self) -> int:
-        """Memory for the pictures of the largest batch of `views`."""
-        return batch_bytes(self.plan, self._fits)
-
-    @property
-    def memory(self) -> list[NDArray[np.uint8]]:
-        """The arrays that `views` lie in, where they are used again; none before the first batch."""
-        return []
 
     def __len__(self) -> int:
         """Batches in an epoch, the same for every rank."""
@@ -131,33 +102,37 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, which are the consumer's to keep."""
         for batch in self.views():
-            if batch.ragged is not None:
-                batch = replace(batch, images=resize_here(batch.images, batch.ragged), ragged=None)
-            elif self.borrows:
+            if isinstance(batch.images, RaggedImages):
+                batch = replace(batch, images=batch.images.resized())
+            elif self.memory is not None and self.memory.reused:
                 batch = replace(batch, images=batch.images.copy())
             yield batch
 
     def views(self) -> Iterator[Batch]:
         """Like iterating, but images may be views, each valid until this iteration asks for the next batch but one.
 
-        A new iteration may write anywhere.
+        A new iteration may write anywhere. Where `memory.ragged` is set, images may be `RaggedImages`.
         """
         self._begin()
         iteration = self._iteration
         produced = self._produce(self._epoch, self._batches)
         try:
             while True:
+                # 1. Wait for the next batch, on the clock.
                 asked = perf_counter()
-                made = next(produced, None)
+                collated = next(produced, None)
                 self.stats.waited_s += perf_counter() - asked
-                if made is None:
+                if collated is None:
                     return
-                self._account(made)
+                # 2. Count it, and the bad samples it was assembled without.
+                self._account(collated)
+                # 3. Say what the training device is left to do.
                 if self._defers_augmentation:
-                    made.batch.augmentation = self._deferred(made.batch)
-                yield made.batch
+                    collated.batch.augmentation = self._deferred(collated.batch)
+                # 4. Hand it over; meanwhile another iteration may have begun, whose batches would mix with these.
+                yield collated.batch
                 if self._iteration != iteration:
-                    raise RuntimeError("this loader was iterated anew: one iteration at a time")
+                    raise RuntimeError("this loader was iterated again meanwhile: one iteration at a time")
         finally:
             produced.close()
 
@@ -174,11 +149,10 @@ class Loader(ABC):
         return self.augment_on == "gpu" and self.plan.numbers is not None
 
     def _deferred(self, batch: Batch) -> DeferredAugmentation:
-        from inkmill.data.augment.params import (
-            DeferredAugmentation,  # here, for it brings more along than most loaders need
-        )
+        # Imported here: it brings more along than most loaders need.
+        from inkmill.data.augment.params import DeferredAugmentation
 
-        plan, (height, width) = self.plan, (batch.ragged or batch.images.shape)[1:3]
+        plan, (height, width) = self.plan, batch.images.shape[1:3]
         assert plan.numbers is not None
         return DeferredAugmentation(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
 
@@ -186,24 +160,24 @@ class Loader(ABC):
     def _produce(self, epoch: int, first: int) -> _Produced:
         """Yield the batches of an epoch from number `first` on, in order; closing it early leaves nothing running."""
 
-    def _account(self, made: CollatedBatch) -> None:
+    def _account(self, collated: CollatedBatch) -> None:
         stats = self.stats
         self._batches += 1
         stats.batches += 1
-        stats.images += len(made.batch)
-        stats.left_out += made.left_out
-        stats.cached += made.cached
-        stats.damaged += made.damaged
-        stats.regions.update(made.regions)
-        add(stats.stages, made.stages)
-        for index, key, reason in made.skipped:
+        stats.images += len(collated.batch)
+        stats.left_out += collated.left_out
+        stats.cached += collated.cached
+        stats.damaged += collated.damaged
+        stats.regions.update(collated.regions)
+        add(stats.stages, collated.stages)
+        for index, key, reason in collated.skipped:
             if key not in self._blocked:
                 self._blocked[key] = index
                 self._quarantine(index, reason)
                 stats.skipped.setdefault(reason, []).append(key)
         samples, limit = len(self.plan.source), self.plan.max_bad
-        if made.skipped and len(self._blocked) > max(1, limit * samples):
-            key, reason = made.skipped[-1][1:]
+        if collated.skipped and len(self._blocked) > max(1, limit * samples):
+            key, reason = collated.skipped[-1][1:]
             raise DataError(
                 f"{len(self._blocked)} of {samples} samples of {self.plan.source.name} cannot be loaded, more than the"
                 f" {limit:.1%} allowed; the last was {key!r}: {reason} (`inkmill check` lists them all)"
@@ -213,9 +187,8 @@ class Loader(ABC):
         folder = self.plan.quarantine
         if self.plan.on_bad_sample != "quarantine" or folder is None:
             return
-        from inkmill.data.jobs.rejects import (
-            quarantine,  # here, for it brings all sources along and is hardly ever needed
-        )
+        # Imported here: it brings all sources along and is hardly ever needed.
+        from inkmill.data.jobs.rejects import quarantine
 
         quarantine(folder, self.plan.source, index, reason)
         note = f"bad samples are copied to {folder}"
@@ -261,15 +234,15 @@ class Loader(ABC):
         ]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration go on where `state` was taken, also with other workers or another number of ranks.
+        """Make the next iteration resume where `state` was taken, also with other workers or another number of ranks.
 
         Raises:
             DataError: it is no such state, or the order of the samples would be another one; says what differs.
         """
         if differences := self.differences(state):
             raise DataError(
-                f"the loader of {self.plan.source.name} cannot go on in the middle of an epoch: "
-                f"{'; '.join(differences)} (restore it, or go on from a checkpoint that was taken after a whole epoch)"
+                f"the loader of {self.plan.source.name} cannot resume in the middle of an epoch: "
+                f"{'; '.join(differences)} (restore it, or resume from a checkpoint that was taken after a whole epoch)"
             )
         self._epoch, self._batches, self._at_start = int(state["epoch"]), int(state["batches"]), True
         if self._batches >= len(self):

@@ -1,4 +1,4 @@
-"""What a loader is asked to do, and what it says about how it went."""
+"""What a loader is asked to do (LoadPlan), what it counts while it does (Stats), and the clock of its stages."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class LoadPlan:
         source: the samples.
         resize: how pictures meet the model's input; its channels are the batch's.
         augmentation: random changes, or None. An Albumentations pipeline runs on the CPU alone.
-        batch_size: rows a batch and rank.
+        batch_size: samples a batch and rank.
         seed: of order and augmentation.
         shuffle: a new order each epoch; False for validation.
-        rank, world_size: which part of each global batch (batch_size * world_size rows) is loaded here.
-        bucket_widths: int (N,), the resized width of each sample; needed where `fit.mode` is "height", and measured by
-            `make_loader` where None.
-        on_bad_sample: "raise"; "skip": the row is left out of its batch, counted, and not tried again; "quarantine":
+        rank, world_size: which part of each global batch, batch_size * world_size samples, is loaded here.
+        bucket_widths: int (N,), the resized width of each sample; needed where `resize.mode` is "height", and
+            measured by `make_loader` where None.
+        on_bad_sample: "raise"; "skip": the sample is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
         cache: where resized pictures are kept.
-        quarantine: folder for copies of bad samples; see `data.rejects`.
+        quarantine: folder for copies of bad samples; see `data.jobs.rejects`.
 
     Raises:
         DataError: the source is empty.
@@ -149,11 +149,11 @@ class Stats:
             while: see `stalled_s`.
         idle_s: seconds a GPU that had done all its work waited for data; None where batches do not end on a GPU.
         copy_s: seconds it then waited for the batch's copy.
-        stages: seconds by stage that making these images took, of all workers together; see stages.py.
-        left_out: rows missing from batches because their sample is bad; the same sample counts in every epoch.
+        stages: seconds by stage that making these images took, of all workers together; see StageClock.
+        left_out: samples missing from batches because their sample is bad; the same sample counts in every epoch.
         skipped: the keys of the bad samples, by reason.
-        kept: pictures that came from the cache rather than from the source.
-        damaged: cached pictures whose checksum was wrong; they were decoded anew.
+        cached: pictures that came from the cache rather than from the source.
+        damaged: cached pictures whose checksum was wrong; they were decoded again.
         regions: polygons "clipped" at the picture's border, or dropped: "degenerate", "outside", "mostly outside".
         notes: fallbacks and limits a user should know about, one sentence each.
     """
@@ -193,16 +193,16 @@ class StageClock:
     """Clocks the making of one batch, which begins with the clock.
 
     Args:
-        number: of the batch; other rows are clocked in other batches.
+        number: of the batch; other samples are clocked in other batches.
     """
 
-    __slots__ = ("_began", "_last", "_number", "_rows_s", "_shares", "_whole")
+    __slots__ = ("_began", "_last", "_number", "_samples_s", "_shares", "_whole")
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._whole: Seconds = dict.fromkeys(STAGES, 0.0)
         self._shares: Seconds = dict.fromkeys(STAGES, 0.0)
-        self._rows_s = 0.0
+        self._samples_s = 0.0
         self._began = self._last = perf_counter()
 
     @contextmanager
@@ -213,21 +213,21 @@ class StageClock:
         self._whole[stage] += perf_counter() - began
 
     @contextmanager
-    def rows(self, count: int) -> Iterator[list[Self | None]]:
-        """Clock the work on all rows, and give for each the clock, where it is to be clocked by itself, or None."""
+    def samples(self, count: int) -> Iterator[list[Self | None]]:
+        """Clock the work on all samples, and give for each the clock, where it is to be clocked by itself, or None."""
         clocks: list[Self | None] = [None] * count
         clocked = range(self._number % min(_EVERY, count or 1), count, _EVERY)  # at least one
         clocks[clocked.start :: _EVERY] = [self] * len(clocked)
         began = perf_counter()
         yield clocks
-        self._rows_s += perf_counter() - began
+        self._samples_s += perf_counter() - began
 
     def start(self) -> None:
-        """Begin with a row."""
+        """Begin with a sample."""
         self._last = perf_counter()
 
     def lap(self, stage: Stage) -> None:
-        """Count what passed of a row since its start, or since its last lap."""
+        """Count what passed of a sample since its start, or since its last lap."""
         now = perf_counter()
         self._shares[stage] += now - self._last
         self._last = now
@@ -238,7 +238,7 @@ class StageClock:
         seconds = dict(self._whole)
         if clocked:
             for stage, share in self._shares.items():
-                seconds[stage] += self._rows_s * share / clocked
+                seconds[stage] += self._samples_s * share / clocked
         seconds["other"] += perf_counter() - self._began - sum(seconds.values())
         return seconds
 

@@ -47,8 +47,6 @@ class ResidentLoader(Loader):
             an Albumentations pipeline.
     """
 
-    on_device = True
-
     def __init__(self, plan: LoadPlan, device: torch.device | str, workers: int = 0) -> None:
         try:
             import torch
@@ -59,6 +57,7 @@ class ResidentLoader(Loader):
                 "pictures of several widths are not kept on a device: use input_resize=pad, or keep them in RAM"
             )
         super().__init__(replace(plan, cache=CacheConfig()), "gpu")
+        self.memory = None
         self._fill_plan = replace(
             plan,
             augmentation=None,
@@ -67,7 +66,12 @@ class ResidentLoader(Loader):
             world_size=1,
             batch_size=min(_FILL_BATCH, len(plan.source)),
         )
-        self.device, self._workers = torch.device(device), workers
+        self.device = torch.device(device)
+        self._fill_workers = workers
+        if self.device.type == "cuda":
+            from inkmill.data.loaders.device import GpuIdle
+
+            self.gpu_idle = GpuIdle(self.device)
         self._check_room()
         self._images: torch.Tensor | None = None
         self._augmenter: DeviceAugmenter | None = None
@@ -99,26 +103,27 @@ class ResidentLoader(Loader):
         for number, wanted in enumerate(self._order.batches(epoch, first), first):
             clock = StageClock(number)
             index = wanted[blocked[wanted] == 0]
-            made = self._made(epoch, index, len(wanted) - len(index), clock)
-            made.stages = clock.seconds()
-            yield made
+            collated = self._collated(epoch, index, len(wanted) - len(index), clock)
+            collated.stages = clock.seconds()
+            yield collated
 
-    def _made(self, epoch: int, index: NDArray[np.int64], left_out: int, clock: StageClock) -> CollatedBatch:
+    def _collated(self, epoch: int, index: NDArray[np.int64], left_out: int, clock: StageClock) -> CollatedBatch:
         with clock.whole("augment"):
             images = self._images_of(epoch, index)
         batch = Batch(images, self._widths[index], self._targets_of(index), self._keys[index].tolist(), index)
-        made = CollatedBatch(batch, [], left_out, len(index), 0)
+        collated = CollatedBatch(batch, [], left_out, len(index), 0)
         if self._polygons and self.plan.numbers is not None:
             with clock.whole("augment"):
                 plan = self.plan
                 params = self.plan.numbers.sample(plan.seed, epoch, index, plan.resize.height, plan.resize.width)
-                batch.targets = move_targets(batch.targets, params, made.regions)
-        return made
+                batch.targets = move_targets(batch.targets, params, collated.regions)
+        return collated
 
     def _images_of(self, epoch: int, index: NDArray[np.int64]) -> torch.Tensor:
         import torch
 
-        self.before_queueing()
+        if self.gpu_idle is not None:
+            self.gpu_idle.mark_generating()
         if self._augmenter is not None:
             return self._augmenter(self.plan.seed, epoch, index)
         assert self._images is not None
@@ -142,7 +147,7 @@ class ResidentLoader(Loader):
         shape = (len(plan.source), resize.height, resize.width, resize.channels)
         images = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._all_text = True
-        with make_loader(self._fill_plan, self._workers) as loader:
+        with make_loader(self._fill_plan, self._fill_workers) as loader:
             for batch in loader.views():
                 where = torch.from_numpy(batch.index).to(self.device)
                 images[where] = torch.from_numpy(batch.images).to(self.device)

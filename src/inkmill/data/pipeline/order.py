@@ -100,23 +100,23 @@ class Order:
         return values
 
 
-def rank_slice(rows: Index, rank: int, world_size: int) -> Index:
-    """Return one rank's contiguous part of a global batch: all parts differ by at most one row, none overlaps."""
-    return rows[len(rows) * rank // world_size : len(rows) * (rank + 1) // world_size]
+def rank_slice(samples: Index, rank: int, world_size: int) -> Index:
+    """Return one rank's contiguous part of a global batch: all parts differ by at most one sample, none overlaps."""
+    return samples[len(samples) * rank // world_size : len(samples) * (rank + 1) // world_size]
 
 
 class BatchOrder:
     """Which samples make batch `number` of an epoch, for one rank.
 
-    The unit is the global batch: `batch_size` rows a rank, `world_size` ranks. What a global batch holds depends on its
-    size alone, so a run can go on with another number of ranks if the global batch stays. An epoch is exact: every
+    The unit is the global batch: `batch_size` samples a rank, `world_size` ranks. What a global batch holds depends on
+    its size alone, so a run can resume with another number of ranks if the global batch stays. An epoch is exact: every
     sample once. The last global batch (with buckets: the last of each bucket) may be short; it is split as evenly as
-    possible, and every rank gets the same number of batches. A rank's part is empty only when that batch has fewer rows
-    than there are ranks: such a rank takes part in the step with a loss of zero.
+    possible, and every rank gets the same number of batches. A rank's part is empty only when that batch has fewer
+    samples than there are ranks: such a rank takes part in the step with a loss of zero.
 
     Args:
         order: the order of the samples.
-        batch_size: rows a batch and rank.
+        batch_size: samples a batch and rank.
         rank, world_size: which part of each global batch is returned.
         bucket_widths: int (N,), for pictures of free width: each batch holds samples of one width, and the order of
             the batches is shuffled too. The plan of an epoch then takes O(N), once.
@@ -145,7 +145,7 @@ class BatchOrder:
         """Batches in an epoch, the same for every rank."""
         return self._length
 
-    def rows(self, epoch: int, number: int) -> Index:
+    def samples(self, epoch: int, number: int) -> Index:
         """Return the sample indices of this rank in batch `number`: int64 (B,) with B <= batch_size.
 
         Raises:
@@ -161,15 +161,15 @@ class BatchOrder:
         return self.order.indices(epoch, start + first, start + last)
 
     def batches(self, epoch: int, first: int) -> Iterator[Index]:
-        """Yield `rows` of every batch from `first` on, of one rank many batches together, which costs a quarter."""
+        """Yield `samples` of every batch from `first` on, of one rank many batches together, which costs a quarter."""
         size = self.global_batch
         together = max(1, _CHUNK // size) if self.world_size == 1 and self._widths is None else 1
         for start in range(first, self._length, together):
             if together == 1:
-                yield self.rows(epoch, start)
+                yield self.samples(epoch, start)
             else:
-                rows = self.order.indices(epoch, start * size, min((start + together) * size, self.order.length))
-                yield from (rows[begin : begin + size] for begin in range(0, len(rows), size))
+                samples = self.order.indices(epoch, start * size, min((start + together) * size, self.order.length))
+                yield from (samples[begin : begin + size] for begin in range(0, len(samples), size))
 
     def _plan(self, epoch: int) -> list[Index]:
         """Cut the epoch's permutation into batches of one width each, and shuffle those."""

@@ -70,7 +70,8 @@ class DaliLoader(Loader):
         if augment == "gpu" and plan.pipeline is not None:
             raise ConfigError("an Albumentations pipeline runs on the CPU: set decode=cpu and augment=cpu")
         super().__init__(plan, augment_on)
-        self.on_device = device_id is not None
+        if device_id is not None:
+            self.memory = None
         threads = threads or cores()
         self._placement = Placement("host" if self._cache is not None else decode, augment, device_id, threads)
         self._reader = DaliReader(plan) if reader == "dali" else None

@@ -20,8 +20,7 @@ from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.dali.inputs import Inputs
 from inkmill.data.loaders.dali.staging import BatchStager, StagedBatch
 from inkmill.data.loaders.plan import positions
-from inkmill.data.loaders.pool import Answer, Pool
-from inkmill.data.loaders.worker_process import Do, Task
+from inkmill.data.loaders.pool import Answer, Do, Pool, Task
 from inkmill.errors import DataError
 
 _ALIGNMENT = 64  # bytes: a cache line
@@ -126,7 +125,7 @@ class PrefetchQueue:
 
 @dataclass(frozen=True, slots=True)
 class _StageJob:
-    """Stages batches in a process, their inputs in the slot; see worker_process.Job."""
+    """Stages batches in a process, their inputs in the slot; see pool.Job."""
 
     stager: BatchStager
     slot_bytes: int

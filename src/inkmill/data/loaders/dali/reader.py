@@ -64,7 +64,7 @@ class DaliReader:
         self._images: list[bytes] = []
         self._rows: dict[tuple[int, int], Index] = {}
 
-    def rows(self, epoch: int, number: int) -> Index:
+    def samples(self, epoch: int, number: int) -> Index:
         """Return the samples of a batch: int64 (B,), B <= batch_size."""
         if (epoch, number) not in self._rows:
             self._read_to(epoch, number)

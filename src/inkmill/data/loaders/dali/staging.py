@@ -136,7 +136,7 @@ class BatchStager:
     def _stage_encoded(self, epoch: int, number: int, memory: NDArray[np.uint8]) -> StagedBatch:
         plan, clock = self.plan, StageClock(number)
         # 1. Which samples, and how wide their batch is.
-        wanted = self._order.rows(epoch, number)
+        wanted = self._order.samples(epoch, number)
         good = self._blocked[wanted] == 0
         index = wanted[good]
         if not len(index):

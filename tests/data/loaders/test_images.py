@@ -1,4 +1,4 @@
-"""Pictures that are left for the GPU to fit: the same bytes as those resized on the CPU, whatever their sizes."""
+"""Images that the GPU resizes: the same bytes as those resized on the CPU, whatever their sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.ops import load_preset
 from inkmill.data.loaders import Loader, LoadPlan, make_loader
-from inkmill.data.loaders.rows import NUMBERS, RaggedImages, ResizedImages, Shape, ragged_bytes, resize_here
+from inkmill.data.loaders.images import RaggedImages, RaggedWriter, ResizedWriter, ragged_bytes
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize, ResizeMode
 from inkmill.data.pipeline.targets import has_polygons
@@ -35,7 +35,7 @@ STRONG = Augmentation(load_preset("scene_text"))
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_rows import by_a_trial, by_the_kernel
+from test_images import by_a_trial, by_the_kernel
 by_the_kernel()
 by_a_trial()
 """
@@ -46,54 +46,51 @@ def pictures(channels: int, sizes: list[tuple[int, int]] = SIZES, seed: int = 0)
     return [random.integers(0, 256, (*size, channels), dtype=np.uint8) for size in sizes]
 
 
-def written(images: list[NDArray[np.uint8]], resize: Resize) -> tuple[RaggedImages, Shape]:
+def written(images: list[NDArray[np.uint8]], resize: Resize, good: NDArray[np.bool_] | None = None) -> RaggedImages:
     shape = (len(images), resize.height, resize.width, resize.channels)
-    rows = RaggedImages(np.empty(ragged_bytes(shape), np.uint8), shape, resize)
+    writer = RaggedWriter(np.empty(ragged_bytes(shape), np.uint8), shape, resize)
     for number, image in enumerate(images):
-        assert rows.put(number, image) == resize.valid_width(image.shape[1], image.shape[0])
-    return rows, shape
+        assert writer.put(number, image) == resize.valid_width(image.shape[1], image.shape[0])
+    closed = writer.close(np.ones(len(images), np.bool_) if good is None else good)
+    assert isinstance(closed, RaggedImages)
+    return closed
 
 
 def resized(images: list[NDArray[np.uint8]], resize: Resize) -> NDArray[np.uint8]:
     shape = (len(images), resize.height, resize.width, resize.channels)
-    rows = ResizedImages(np.empty(prod(shape), np.uint8), shape, resize)
+    writer = ResizedWriter(np.empty(prod(shape), np.uint8), shape, resize)
     for number, image in enumerate(images):
-        rows.put(number, image)
-    return rows.images
-
-
-def numbers_of(flat: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
-    return flat[: count * NUMBERS * 8].view(np.int64).reshape(-1, NUMBERS)
+        writer.put(number, image)
+    return writer.images
 
 
 def by_the_kernel() -> None:
     """Compare what Triton's interpreter makes of the kernel."""
     import torch
 
-    from inkmill.kernels.resize import resize_rows
+    from inkmill.kernels.resize import resize_ragged
 
     for resize in FITS:
         images = pictures(resize.channels)
-        rows, shape = written(images, resize)
-        assert np.array_equal(resize_rows(torch.from_numpy(rows.images), shape).numpy(), resized(images, resize)), (
-            resize
-        )
+        ragged = written(images, resize)
+        found = resize_ragged(torch.from_numpy(ragged.memory), ragged.shape).numpy()
+        assert np.array_equal(found, resized(images, resize)), resize
 
 
 def by_a_trial() -> None:
     """Try the kernel as loading does before it relies on it, beside OpenCV as it is and one that rounds otherwise."""
     import torch
 
-    from inkmill.data.loaders.upload import why_not_resize
+    from inkmill.data.loaders.device import why_not_resize
 
     device, apply = torch.device("cpu"), Resize.apply
     assert why_not_resize(device) is None
     why_not_resize.cache_clear()
     Resize.apply = lambda self, image, out=None: (apply(self, image, out)[0] ^ 1, 0)  # type: ignore[method-assign]
-    assert why_not_resize(device) == "OpenCV rounds in another way here"
+    assert why_not_resize(device) == "OpenCV rounds differently here"
 
 
-def test_the_kernel_fits_to_the_last_bit() -> None:
+def test_the_kernel_resizes_to_the_last_bit() -> None:
     pytest.importorskip("triton")
     script = SCRIPT.format(here=str(Path(__file__).parent))
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -102,18 +99,18 @@ def test_the_kernel_fits_to_the_last_bit() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_fits_to_the_last_bit() -> None:
+def test_a_gpu_resizes_to_the_last_bit() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from inkmill.kernels.resize import resize_rows
+    from inkmill.kernels.resize import resize_ragged
 
     random = np.random.default_rng(5)
     sizes = [(int(h), int(w)) for h, w in random.integers((4, 4), (80, 260), (500, 2))]
     for resize in (*FITS, Resize(32, 128, 3), Resize(32, 100, 3)):
         images = pictures(resize.channels, [*SIZES, *sizes])
-        rows, shape = written(images, resize)
-        there = resize_rows(torch.from_numpy(rows.images).cuda(), shape).cpu().numpy()
+        ragged = written(images, resize)
+        there = resize_ragged(torch.from_numpy(ragged.memory).cuda(), ragged.shape).cpu().numpy()
         assert np.array_equal(there, resized(images, resize)), resize
 
 
@@ -123,25 +120,29 @@ def test_a_gpu_fits_to_the_last_bit() -> None:
     st.integers(0, 9),
 )
 @settings(deadline=None)
-def test_all_pictures_find_room_and_are_the_same(resize: Resize, sizes: list[tuple[int, int]], seed: int) -> None:
+def test_all_images_find_room_and_are_resized_the_same(resize: Resize, sizes: list[tuple[int, int]], seed: int) -> None:
     images = pictures(resize.channels, sizes, seed)
-    rows, shape = written(images, resize)
-    assert len(rows.images) <= ragged_bytes(shape)
-    assert np.array_equal(resize_here(rows.images, shape), resized(images, resize))
+    ragged = written(images, resize)
+    assert len(ragged.memory) <= ragged_bytes(ragged.shape)
+    assert np.array_equal(ragged.resized(), resized(images, resize))
 
 
-def test_bad_rows_are_left_out() -> None:
+def test_bad_samples_leave_no_gap() -> None:
     resize = FITS[0]
     images = pictures(3)
-    rows, shape = written(images, resize)
     good = np.arange(len(images)) % 3 != 1
-    rows.only(good)
-    left = (int(good.sum()), *shape[1:])
-    assert np.array_equal(resize_here(rows.images, left), resized(images, resize)[good])
+    assert np.array_equal(written(images, resize, good).resized(), resized(images, resize)[good])
 
 
-def opened(plan: LoadPlan, workers: int = 0, kind: str = "auto") -> Loader:
-    return make_loader(plan, workers, kind, augment_on="gpu")
+def opened(plan: LoadPlan, workers: int = 0, augment_on: Any = "gpu") -> Loader:
+    return make_loader(plan, workers, augment_on=augment_on)
+
+
+def goes_ragged(loader: Loader) -> bool:
+    """Return whether a GPU would get images as they were decoded, and let it."""
+    assert loader.memory is not None
+    loader.memory.allow_ragged()
+    return loader.memory.ragged
 
 
 def some_plan(captcha_plan: Callable[..., LoadPlan], **changes: Any) -> LoadPlan:
@@ -151,34 +152,34 @@ def some_plan(captcha_plan: Callable[..., LoadPlan], **changes: Any) -> LoadPlan
 
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({2, 9})])
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_the_same(
-    captcha_plan: Callable[..., LoadPlan], workers: int, kind: Any, bad: frozenset[int], mode: ResizeMode
+    captcha_plan: Callable[..., LoadPlan], workers: int, bad: frozenset[int], mode: ResizeMode
 ) -> None:
     options = {"on_bad_sample": "skip", "max_bad": 0.5, "shuffle": True, "resize": Resize(48, 160, 3, mode)}
     plan = some_plan(captcha_plan, faults={"broken": bad}, **options)
-    with opened(plan) as reference, opened(plan, workers, kind) as loader:
-        assert loader.leave_ragged()
+    with opened(plan) as reference, opened(plan, workers) as loader:
+        assert goes_ragged(loader)
         for one, other in zip(reference, loader.views(), strict=True):
-            sizes = numbers_of(other.images, len(other))[:, 1:3].tolist()
+            assert isinstance(other.images, RaggedImages)
+            sizes = other.images.headers[:, 1:3].tolist()
             assert [80, 240] in sizes  # as decoded
             assert sizes.count([80, 240]) < len(other)  # for which there is no room
-            assert np.array_equal(resize_here(other.images, other.ragged), one.images)
+            assert np.array_equal(other.images.resized(), one.images)
             assert (one.keys, one.texts, one.widths.tolist()) == (other.keys, other.texts, other.widths.tolist())
             changes = other.augmentation
             assert (len(changes), changes.height, changes.width) == one.images.shape[:3]
         assert loader.stats.left_out == reference.stats.left_out == len(bad)
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
-def test_who_iterates_gets_fitted_pictures_all_the_same(
-    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], workers: int, kind: Any
+@pytest.mark.parametrize("workers", [0, 1])
+def test_iterating_gives_resized_images_all_the_same(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], workers: int
 ) -> None:
     plan = some_plan(captcha_plan)
-    with opened(plan, workers, kind) as loader:
-        assert loader.leave_ragged()
+    with opened(plan, workers) as loader:
+        assert goes_ragged(loader)
         batches = list(loader)
-        assert not any(batch.ragged is not None for batch in batches)
         assert snapshot(batches) == snapshot(opened(plan))
 
 
@@ -186,72 +187,71 @@ def test_an_epoch_of_bad_samples_alone_has_empty_batches(captcha_plan: Callable[
     everything = {"broken": frozenset(range(67))}
     plan = some_plan(captcha_plan, faults=everything, on_bad_sample="skip", max_bad=1.0)
     with opened(plan) as loader:
-        assert loader.leave_ragged()
+        assert goes_ragged(loader)
         assert {batch.images.shape for batch in loader} == {(0, 48, 128, 3)}
 
 
-def test_what_is_kept_or_augmented_here_is_fitted_here(captcha_plan: Callable[..., LoadPlan]) -> None:
+def test_images_cached_or_augmented_on_the_cpu_are_resized_there(captcha_plan: Callable[..., LoadPlan]) -> None:
     plain = captcha_plan()
     augmented = replace(plain, augmentation=STRONG)
     for plan in (replace(plain, cache=CacheConfig("ram")), augmented):
         with make_loader(plan) as loader:
-            assert not loader.leave_ragged()
-            assert next(iter(loader.views())).images.ndim == 4
+            assert not goes_ragged(loader)
+            assert isinstance(next(iter(loader.views())).images, np.ndarray)
     for plan in (plain, augmented):
         with opened(plan) as loader:
-            assert loader.leave_ragged()
-            assert next(iter(loader.views())).images.ndim == 1
+            assert goes_ragged(loader)
+            assert isinstance(next(iter(loader.views())).images, RaggedImages)
 
 
 @pytest.mark.parametrize("short", ["inkmill.shared_memory.bytes_left", "inkmill.data.loaders.workers.memory_left"])
-def test_where_memory_is_short_pictures_are_fitted_here(
+def test_where_memory_is_short_images_are_resized_on_the_cpu(
     captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
     """Asked as the workers start: others may have taken it meanwhile."""
     plan = captcha_plan()
     with make_loader(plan, 1) as loader:
-        assert loader.leave_ragged()
+        assert goes_ragged(loader)
         monkeypatch.setattr(short, lambda: 6 * plan.batch_bytes)
-        assert next(loader.views()).images.ndim == 4  # type: ignore[call-overload]
+        assert isinstance(next(iter(loader.views())).images, np.ndarray)
         (note,) = loader.stats.notes
         assert "too little memory" in note
 
 
-def test_workers_that_run_are_left_alone(captcha_plan: Callable[..., LoadPlan]) -> None:
+def test_running_workers_continue_as_they_are(captcha_plan: Callable[..., LoadPlan]) -> None:
     """Who reads several times with one loader wraps it anew each time."""
     with opened(some_plan(captcha_plan), 1) as loader:
-        assert loader.leave_ragged()
+        assert goes_ragged(loader)
         list(loader)
-        memory = [array.ctypes.data for array in loader.memory]
-        assert loader.leave_ragged()
+        memory = [block.ctypes.data for block in loader.memory.blocks]
+        assert goes_ragged(loader)
         list(loader)
-        assert [array.ctypes.data for array in loader.memory] == memory
+        assert [block.ctypes.data for block in loader.memory.blocks] == memory
     with opened(some_plan(captcha_plan), 1) as loader:
         list(loader)
-        assert not loader.leave_ragged()
+        assert not goes_ragged(loader)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("locked", [True, False])
-@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "workers")])
-def test_what_reaches_a_gpu_is_the_same(
-    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, workers: int, kind: Any, locked: bool
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_gpu_gets_the_same_bytes(
+    captcha_plan: Callable[..., LoadPlan], monkeypatch: pytest.MonkeyPatch, workers: int, locked: bool
 ) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
+    from inkmill.data.loaders import device as device_module
     from inkmill.data.loaders.device import DeviceLoader
-    from inkmill.data.loaders.upload import Upload
 
     if not locked:
-        monkeypatch.setattr(Upload, "lock", lambda self, memory: None)
+        monkeypatch.setattr(device_module._Upload, "lock", lambda self, blocks: None)
     plan = some_plan(captcha_plan)
-    loader = opened(plan, workers, kind)
+    loader = opened(plan, workers)
     with opened(plan) as reference, DeviceLoader(loader, "cuda") as on_gpu:
-        assert loader.leave_ragged()
+        assert goes_ragged(loader)
         for _ in range(2):
             for one, other in zip(reference, on_gpu, strict=True):
-                assert other.ragged is None
                 assert np.array_equal(other.images.cpu().numpy(), one.images)
 
 
@@ -263,7 +263,7 @@ def facts(target: Target) -> Any:
 def test_polygons_move_alike(mode: ResizeMode) -> None:
     plan = LoadPlan(PaintedSource(12), Resize(96, 192, 3, mode), STRONG)
     with opened(plan) as reference, opened(plan) as loader:
-        assert loader.leave_ragged()
+        assert goes_ragged(loader)
         for one, other in zip(reference, loader, strict=True):
             assert has_polygons(one.targets)
             assert [facts(target) for target in one.targets] == [facts(target) for target in other.targets]
