@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 
 from inkmill import shared_memory as shared
-from inkmill.bench.crops import render_crop
-from inkmill.bench.ours import augmented
-from inkmill.bench.strong import strong_ops
+from inkmill.bench.cases import augmented
+from inkmill.bench.workload import render_crop, strong_ops
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.augment import Augmentation
 from inkmill.data.augment.ops import Blur, Cutout, Jpeg, Noise

@@ -36,8 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from injected import RepeatedSource, SlowDisk
-from inkmill.bench.crops import write_crops
-from inkmill.bench.strong import strong_spec
+from inkmill.bench.workload import strong_spec, write_crops
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.sources import LmdbSource, Source

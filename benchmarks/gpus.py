@@ -22,10 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.bench.crops import write_crops
+from inkmill.bench.workload import write_crops
 from inkmill.machine import cores, machine_stamp, stamp_line
-
-sys.path.insert(0, str(Path(__file__).parent))
 from train_speed import epochs_of_the_command, models
 
 EPOCHS = 4

@@ -5,20 +5,20 @@
 Two models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100)
 and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled backbone, AdamW, gradients clipped.
 
-    repeated        one batch on the device, augmented once: the speed of the step itself
+    repeated        one batch on the device, augmented once: the throughput of the training step itself
     streamed        from an LMDB by worker processes, augmented on the device
-    ram             resized pictures cached in RAM, the rest as above
+    ram             resized images cached in RAM, the rest as above
     streamed, cpu   as above, augmented in the worker processes
     ram, cpu
-    device          resized pictures cached in the device's memory, and augmented there
-    inkmill train   the command itself in a process of its own, streamed: its own count in its last epochs
-    classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; its labels are made beforehand, at no cost
+    device          resized images cached in the device's memory, and augmented there
+    inkmill train   the command in a process of its own, streamed: the throughput that it reports for its last epochs
+    classic         fp32 eager, torch DataLoader + Pillow + torchvision v2; labels are prepared before the clock runs
 
-`of step` is the speed over that of `repeated`, `times classic` over that of `classic`, all of this run. `without data`
-is the share of that time in which the GPU had nothing to do for want of a batch; what `of step` lacks beyond that was
-lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over it. On one H200
-with 16 cores it takes seven minutes, two of them compilation. `--smoke` runs everything once on small models and a CPU:
-a test, not a measurement.
+`of step` is the throughput over that of `repeated`, `times classic` over that of `classic`, all of this run. `without
+data` is the share of time in which the GPU was idle because no batch was ready; what `of step` lacks beyond that was
+lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over it. It needs a
+GPU and takes seven minutes on one H200 with 16 cores, two of them compilation. `--smoke` runs everything once on small
+models and a CPU: a test, not a measurement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -41,15 +41,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from inkmill.bench.contest import Task
-from inkmill.bench.crops import write_crops
-from inkmill.bench.measure import Measured, measure
-from inkmill.bench.ours import augmented, plan_for
-from inkmill.bench.peers import torch_pil
-from inkmill.bench.strong import strong_spec
+from inkmill.bench import baseline
+from inkmill.bench.cases import LoadTask, augmented, open_case, plan_for
+from inkmill.bench.run import Measured, measure
+from inkmill.bench.workload import strong_spec, write_crops
 from inkmill.config.model import ModelSpec
 from inkmill.config.train import OptimSpec, TrainSpec
-from inkmill.data.loaders import make_loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.resident import ResidentLoader
 from inkmill.data.pipeline.resize import Resize
@@ -142,20 +139,23 @@ def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
 
 
 class FromLoader:
-    """All batches of all epochs of one of our loaders, augmented on the device.
+    """All batches of all epochs of one of inkmill's loaders, augmented on the device.
 
     Args:
-        loader: ours, on the device.
-        seconds: what is measured, at the end.
+        loader: its batches end on the device.
+        seconds: length of the measurement, which is the end of the stream.
 
     Attributes:
-        without_data: once closed, the share of those seconds in which the GPU had none.
+        without_data: once closed, the share of those seconds in which the GPU was idle because no batch was ready.
     """
 
     def __init__(self, loader: Any, seconds: float) -> None:
-        self.loader, self.without_data = loader, 0.0
+        self.loader = loader
+        self.without_data = 0.0
         self._seconds = seconds
-        self._seen: list[tuple[float, float]] = []  # at each batch: the time, and the seconds without data until then
+        # At each batch: the time, and the seconds without data until then. Which of them lie in the windows is known
+        # only at the end, since the length of the warm-up is not known here.
+        self._seen: list[tuple[float, float]] = []
         self._stream = self._all()
 
     def __iter__(self) -> Stream:
@@ -173,7 +173,7 @@ class FromLoader:
         self.loader.close()
         for note in self.loader.stats.notes:
             print(note, file=sys.stderr)
-        if self._seen:  # else it broke before the first batch, which is being told
+        if self._seen:  # else it failed before the first batch, and that error is on its way up
             ended, stalled = self._seen[-1]
             began, before = next(one for one in self._seen if one[0] >= ended - self._seconds)
             self.without_data = (stalled - before) / max(ended - began, 1e-9)
@@ -184,41 +184,41 @@ def _augmented(batch: Batch) -> Tensor:
         return augmented(batch)
 
 
-def classic_stream(task: Task) -> Iterator[tuple[Tensor, list[str]]]:
-    """Return the pictures of the classic loader with labels that cost nothing."""
+def classic_stream(task: LoadTask) -> Iterator[tuple[Tensor, list[str]]]:
+    """Return the images of the classic loader with labels that cost nothing."""
     texts = [task.source.target(row).value for row in range(task.batch_size)]  # type: ignore[union-attr]
-    for images in torch_pil.stream(task):
+    for images in baseline.stream(task):
         yield images, texts
 
 
-def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], int]]:
+def streams(task: LoadTask, seconds: float) -> dict[str, tuple[Callable[[], Any], int]]:
     """Return, by row, what makes a stream, and the images to consume before the clock runs."""
 
-    def ours(tier: Any, engine: Any = "torch") -> FromLoader:
-        # On a CPU the processes augment: there is no device that could do it better.
-        augment_on: Any = "gpu" if engine == "torch" and task.device == "cuda" else "cpu"
-        loader = make_loader(plan_for(task, tier), task.workers, augment_on=augment_on)
-        return FromLoader(DeviceLoader(loader, task.device), seconds)
+    def workers(cache: str, augment_on: Any = "gpu") -> FromLoader:
+        # On a CPU the workers augment: there is no device that could do it better.
+        augment_on = augment_on if task.device == "cuda" else "cpu"
+        return FromLoader(open_case(task, "workers", cache, augment_on), seconds)
 
     def device() -> FromLoader:
-        loader = ResidentLoader(plan_for(task, "none"), task.device, task.workers)
+        # Opened by its class: the registry refuses it without a GPU, where --smoke runs it too.
+        loader = ResidentLoader(plan_for(task, "gpu"), task.device, task.workers)
         return FromLoader(DeviceLoader(loader, task.device), seconds)
 
     def repeated() -> Stream:
-        stream = ours("none")
+        stream = workers("none")
         batch = next(iter(stream))
         stream.close()
         while True:
             yield batch
 
-    # A whole epoch first: stores are full then, and processes have made as much ahead as they may.
+    # A whole epoch first: then caches are full, and workers have prefetched as much as they may.
     few, epoch = 4 * task.batch_size, len(task.source)
     return {
         "repeated": (repeated, few),
-        "streamed": (lambda: ours("none"), epoch),
-        "ram": (lambda: ours("ram"), epoch),
-        "streamed, cpu": (lambda: ours("none", "cv"), epoch),
-        "ram, cpu": (lambda: ours("ram", "cv"), epoch),
+        "streamed": (lambda: workers("none"), epoch),
+        "ram": (lambda: workers("ram"), epoch),
+        "streamed, cpu": (lambda: workers("none", "cpu"), epoch),
+        "ram, cpu": (lambda: workers("ram", "cpu"), epoch),
         "device": (device, epoch),
         "repeated again": (repeated, few),
     }
@@ -226,8 +226,9 @@ def streams(task: Task, seconds: float) -> dict[str, tuple[Callable[[], Any], in
 
 def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the rows of one model, the step on a repeated batch first, and again after those that it is beside."""
-    task = Task(source, folder, model.batch_size, args.workers, args.device, "strong", model.resize)
+    task = LoadTask(source, folder, model.batch_size, args.workers, args.device, "strong", model.resize)
     base = 0.0
+    # 1. The fast recipe, one step object for all rows: it is compiled once, in the warm-up of the first row.
     with as_in_training(args.device):
         step = Step(model, args.device, fast=True)
         for name, (make, warm_images) in streams(task, args.seconds).items():
@@ -235,10 +236,10 @@ def rows_of(model: Model, source: Source, folder: Path, args: argparse.Namespace
             base = base or row["images_per_s"]
             yield row | {"of_step": round(row["images_per_s"] / base, 3)}
         del step
+    # 2. The command, after this process has freed the GPU's memory.
     yield of_the_command(model, source, folder, args, base)
-    classic = Task(
-        source, folder, min(CLASSIC_BATCH, model.batch_size), args.workers, args.device, "strong", model.resize
-    )
+    # 3. The classic recipe, with the batch size that its users train with.
+    classic = replace(task, batch_size=min(CLASSIC_BATCH, model.batch_size))
     slow = Step(model, args.device, fast=False)
     warm = 4 * classic.batch_size
     yield _row(model, "classic", classic.batch_size, slow, classic_stream(classic), args.seconds, warm)
@@ -296,8 +297,8 @@ def epochs_of_the_command(
     written.write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
     subprocess.run([sys.executable, "-m", "inkmill", "train", "-e", str(written)], check=True, stdout=2)  # to stderr
     lines = (results / "train" / "status.json").read_text(encoding="utf-8").splitlines()
-    told = [line["kpi"]["images_per_s"] for line in map(json.loads, lines) if "images_per_s" in line.get("kpi", {})]
-    return told[1:]
+    speeds = [line["kpi"]["images_per_s"] for line in map(json.loads, lines) if "images_per_s" in line.get("kpi", {})]
+    return speeds[1:]
 
 
 def _row(
@@ -309,8 +310,8 @@ def _row(
     finally:
         steps.close()  # type: ignore[attr-defined]
         stream.close()
-    told = {"without_data": round(stream.without_data, 4)} if isinstance(stream, FromLoader) else {}
-    return told | {
+    idle = {"without_data": round(stream.without_data, 4)} if isinstance(stream, FromLoader) else {}
+    return idle | {
         "model": model.name,
         "parameters": step.parameters,
         "data": name,

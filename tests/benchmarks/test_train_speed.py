@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "train_speed.py"
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_measures_every_way_to_feed_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--smoke", "--json", str(tmp_path / "rows.json")])
     with pytest.raises(SystemExit) as left:

@@ -1,11 +1,9 @@
-"""Measurements that anyone can repeat: what inkmill's loaders do per second, beside what one would write otherwise.
+"""`inkmill bench loaders`: images a second of every loader, beside the classic torch DataLoader, on this machine.
 
-stamp      the machine a figure comes from
-crops      JPEG word crops of a realistic size, rendered the same everywhere
-contest    the task that every contestant gets, and what a contestant is
-ours       inkmill's loaders x cache tiers x engines x augmentation
-peers/     one file a peer: torch DataLoader with PIL, with Albumentations, WebDataset, DALI, LitData, SPDL, FFCV
-measure    warm-up, repeats, median and spread
-run        all rows in one run
-show       table, bar chart, JSON
+workload   what is loaded: JPEG word crops rendered the same everywhere, the size they end at, the strong augmentation
+cases      what a benchmark case is; the cases of inkmill, read from the registry of loaders
+baseline   the case to compare with: torch DataLoader + Pillow + torchvision v2
+run        warm-up, windows and median; all cases one after another; the table and the JSON
+
+benchmarks/loaders.py runs the same with every other library's loader (benchmarks/peers/) and draws a chart.
 """

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
+import pytest
 
-from inkmill.bench.crops import render_crop, write_crops
+from inkmill.bench.workload import render_crop, strong_ops, strong_ranges, strong_spec, write_crops
+from inkmill.data.augment import Augmentation
+from inkmill.data.augment.ops import Curve, Elastic, load_preset
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import LmdbSource
 from inkmill.data.types import Text
@@ -39,3 +42,24 @@ def test_crops_are_written_as_an_lmdb_that_any_loader_reads(tmp_path):
     data, word = render_crop(1, 19)
     assert source.get(19).image == data
     assert source.target(19) == Text(word)
+
+
+def test_strong_is_the_scene_text_preset_without_its_local_warps():
+    preset = load_preset("scene_text")
+    assert strong_ops() == [op for op in preset if not isinstance(op, Curve | Elastic)]
+    assert len(strong_ops()) == len(preset) - 2
+
+
+def test_inkmill_and_the_peers_read_the_same_strong_list():
+    layout = Augmentation.from_spec(strong_spec()).layout
+    assert layout == Augmentation(strong_ops()).layout
+    assert layout.waves == 0
+    assert strong_ranges().jpeg in strong_ops()
+
+
+def test_one_affine_happens_as_often_as_any_of_its_four_ops():
+    ranges = strong_ranges()
+    none = 1.0
+    for op in (ranges.rotate, ranges.shear, ranges.scale, ranges.shift):
+        none *= 1 - op.p
+    assert ranges.affine_p == pytest.approx(1 - none)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 
-from inkmill.bench.contest import Augment, Contestant, Task, upload
-from inkmill.bench.peers.torch_pil import data_loader
-from inkmill.bench.strong import Strength
+from inkmill.bench.baseline import data_loader
+from inkmill.bench.cases import Augment, BenchmarkCase, LoadTask, upload
+from inkmill.bench.workload import strong_ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class AlbumentationsTransform:
     """Encoded bytes to a uint8 array (H, W, 3)."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: LoadTask) -> None:
         import albumentations as album
 
         resize = album.Resize(task.resize.height, task.resize.width)
         self._transform = album.Compose([resize, *(_strong() if task.augment == "strong" else ())])
 
     def __call__(self, data: bytes) -> Any:
-        """Decode and transform one picture."""
+        """Decode and transform one image."""
         cv2.setNumThreads(0)  # in the worker process: one core each, as Albumentations advises
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
         return self._transform(image=image)["image"]
@@ -35,7 +35,7 @@ class AlbumentationsTransform:
 def _strong() -> list[Any]:
     import albumentations as album
 
-    s = Strength()
+    s = strong_ranges()
     same, borders = (1.0, 1.0), cv2.BORDER_REPLICATE
 
     def jitter(p: float, **changes: tuple[float, float]) -> Any:
@@ -71,16 +71,13 @@ def _strong() -> list[Any]:
     ]
 
 
-def stream(task: Task) -> Iterator[Tensor]:
-    """See `inkmill.bench.contest.Stream`."""
+def stream(task: LoadTask) -> Iterator[Tensor]:
+    """See `inkmill.bench.cases.Stream`."""
     for batch in data_loader(task, AlbumentationsTransform(task)):
         yield upload(batch, task.device)
 
 
-def contestant(augment: Augment) -> Contestant:
+def case(augment: Augment) -> BenchmarkCase:
     """Return this peer's row."""
-    needs = (("torch", "torch"), ("albumentations", "'inkmill[albumentations]'"))
-    note = "one affine for four changes"
-    return Contestant(
-        "torch-albumentations", stream, "OpenCV + Albumentations", augment=augment, needs=needs, note=note
-    )
+    note = "one affine for four ops"
+    return BenchmarkCase("torch-albumentations", stream, "OpenCV + Albumentations", augment=augment, note=note)

@@ -1,4 +1,4 @@
-"""NVIDIA DALI as its documentation shows it for data it has no reader for: external_source, one picture a call."""
+"""NVIDIA DALI as its documentation shows it for data it has no reader for: external_source, one image a call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.bench.contest import Augment, Contestant, Task
-from inkmill.bench.strong import Strength
+from inkmill.bench.cases import Augment, BenchmarkCase, LoadTask
+from inkmill.bench.workload import strong_ranges
 from inkmill.data.sources import Source
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class EncodedCrop:
         return np.frombuffer(self._source.get(int(self._order[position])).image, np.uint8)
 
 
-def stream(task: Task) -> Iterator[Tensor]:
-    """See `inkmill.bench.contest.Stream`."""
+def stream(task: LoadTask) -> Iterator[Tensor]:
+    """See `inkmill.bench.cases.Stream`."""
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
     pipeline = _pipeline(task)
@@ -41,7 +41,7 @@ def stream(task: Task) -> Iterator[Tensor]:
         yield batch["images"].clone()  # DALI uses its buffers again
 
 
-def _pipeline(task: Task) -> Any:
+def _pipeline(task: LoadTask) -> Any:
     from nvidia.dali import fn, pipeline_def, types
 
     gpu = task.device.startswith("cuda")
@@ -70,7 +70,7 @@ def _pipeline(task: Task) -> Any:
 
 
 def _sometimes(p: float, drawn: Any, neutral: float) -> Any:
-    """Return drawn numbers for a share `p` of the pictures and the neutral number for the rest."""
+    """Return drawn numbers for a share `p` of the images and the neutral number for the rest."""
     from nvidia.dali import fn, types
 
     happens = fn.cast(fn.random.coin_flip(probability=p), dtype=types.FLOAT)
@@ -87,7 +87,7 @@ def _warp(images: Any, width: int, height: int) -> Any:
     """Rotate, shear, scale, shift and tilt in one warp."""
     from nvidia.dali import fn
 
-    s, centre = Strength(), (width / 2, height / 2)
+    s, centre = strong_ranges(), (width / 2, height / 2)
     zoom = [_sometimes(s.scale.p, _uniform(s.scale.factor), 1.0) for _ in "xy"]
     shear = [_sometimes(s.shear.p, _uniform(limits), 0) for limits in (s.shear.degrees_x, s.shear.degrees_y)]
     way = [_sometimes(s.shift.p, _uniform(r), 0) * side for r, side in ((s.shift.x, width), (s.shift.y, height))]
@@ -106,7 +106,7 @@ def _warp(images: Any, width: int, height: int) -> Any:
 def _colours(images: Any) -> Any:
     from nvidia.dali import fn, types
 
-    s = Strength()
+    s = strong_ranges()
     colourful = 1 - fn.cast(fn.random.coin_flip(probability=s.gray.p), dtype=types.FLOAT)
     images = fn.color_twist(
         images,
@@ -123,7 +123,7 @@ def _marks(images: Any) -> Any:
     from nvidia.dali import fn, types
     from nvidia.dali.types import DALIDataType
 
-    s, flag = Strength(), types.BOOL
+    s, flag = strong_ranges(), types.BOOL
     if fn.random.coin_flip(probability=s.blur.p, dtype=flag):
         images = fn.gaussian_blur(images, window_size=s.blur_side, sigma=_uniform(s.blur.sigma))
     if fn.random.coin_flip(probability=s.noise.p, dtype=flag):
@@ -140,13 +140,12 @@ def _marks(images: Any) -> Any:
     return images
 
 
-def contestant(augment: Augment) -> Contestant:
+def case(augment: Augment) -> BenchmarkCase:
     """Return this peer's row."""
-    return Contestant(
+    return BenchmarkCase(
         "dali-docs",
         stream,
         "DALI",
         augment=augment,
-        needs=(("torch", "torch"), ("nvidia.dali", "'inkmill[dali-cuda13]'")),
         note="parallel external_source, one call a sample",
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from inkmill.bench.contest import Augment, Contestant, Task, upload
-from inkmill.bench.peers.pil_v2 import ENGINE, NEEDS, NOTE, PilTransform
+from inkmill.bench.baseline import ENGINE, NOTE, PilTransform
+from inkmill.bench.cases import Augment, BenchmarkCase, LoadTask, upload
 from inkmill.data.sources import Source
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _encoded(index: int, source: Source) -> dict[str, Any]:
     return {"image": source.get(index).image}
 
 
-def _chunks(task: Task) -> str:
+def _chunks(task: LoadTask) -> str:
     import litdata
 
     folder = task.folder / "litdata"
@@ -44,8 +44,8 @@ def _chunks(task: Task) -> str:
     return str(folder)
 
 
-def stream(task: Task) -> Iterator[Tensor]:
-    """See `inkmill.bench.contest.Stream`."""
+def stream(task: LoadTask) -> Iterator[Tensor]:
+    """See `inkmill.bench.cases.Stream`."""
     import litdata
 
     loader = litdata.StreamingDataLoader(
@@ -60,8 +60,7 @@ def stream(task: Task) -> Iterator[Tensor]:
             yield upload(batch, task.device).permute(0, 2, 3, 1)
 
 
-def contestant(augment: Augment) -> Contestant:
+def case(augment: Augment) -> BenchmarkCase:
     """Return this peer's row."""
-    needs = (*NEEDS, ("litdata", "litdata"))
     note = f"reads its own chunks of 64 MB; {NOTE}"
-    return Contestant("litdata", stream, ENGINE, augment=augment, needs=needs, note=note)
+    return BenchmarkCase("litdata", stream, ENGINE, augment=augment, note=note)

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inkmill.bench.contest import Augment, Contestant, Task, upload
-from inkmill.bench.peers.pil_v2 import ENGINE, NEEDS, NOTE, PilTransform
-from inkmill.bench.peers.torch_pil import worker_context
+from inkmill.bench.baseline import ENGINE, NOTE, PilTransform, worker_context
+from inkmill.bench.cases import Augment, BenchmarkCase, LoadTask, upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +18,7 @@ _SHARDS = 32
 """At least as many as workers, or some of them would have nothing to do."""
 
 
-def write_shards(task: Task) -> list[str]:
+def write_shards(task: LoadTask) -> list[str]:
     """Write the source's bytes as tar shards, where they are not there yet, and return their paths."""
     folder = task.folder / "webdataset"
     count = min(max(_SHARDS, task.workers), len(task.source))
@@ -31,7 +30,7 @@ def write_shards(task: Task) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _write_shard(task: Task, path: Path, indices: range) -> None:
+def _write_shard(task: LoadTask, path: Path, indices: range) -> None:
     with tarfile.open(path, "w") as tar:
         for index in indices:
             data = task.source.get(index).image
@@ -40,8 +39,8 @@ def _write_shard(task: Task, path: Path, indices: range) -> None:
             tar.addfile(member, io.BytesIO(data))
 
 
-def stream(task: Task) -> Iterator[Tensor]:
-    """See `inkmill.bench.contest.Stream`."""
+def stream(task: LoadTask) -> Iterator[Tensor]:
+    """See `inkmill.bench.cases.Stream`."""
     import webdataset as wds
 
     dataset = (
@@ -59,8 +58,7 @@ def stream(task: Task) -> Iterator[Tensor]:
         yield upload(batch, task.device).permute(0, 2, 3, 1)
 
 
-def contestant(augment: Augment) -> Contestant:
+def case(augment: Augment) -> BenchmarkCase:
     """Return this peer's row."""
-    needs = (*NEEDS, ("webdataset", "webdataset"))
     note = f"reads tar shards; local shuffle (buffer of 1000); {NOTE}"
-    return Contestant("webdataset", stream, ENGINE, augment=augment, needs=needs, note=note)
+    return BenchmarkCase("webdataset", stream, ENGINE, augment=augment, note=note)

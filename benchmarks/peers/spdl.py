@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inkmill.bench.contest import Augment, Contestant, Task, upload
-from inkmill.bench.peers.pil_v2 import ENGINE, NEEDS, NOTE, PilTransform
+from inkmill.bench.baseline import ENGINE, NOTE, PilTransform
+from inkmill.bench.cases import Augment, BenchmarkCase, LoadTask, upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +24,8 @@ def _endless(length: int, seed: int) -> Iterator[int]:
         yield from rng.permutation(length).tolist()
 
 
-def stream(task: Task) -> Iterator[Tensor]:
-    """See `inkmill.bench.contest.Stream`."""
+def stream(task: LoadTask) -> Iterator[Tensor]:
+    """See `inkmill.bench.cases.Stream`."""
     import torch
     from spdl.pipeline import PipelineBuilder
 
@@ -50,7 +50,7 @@ def stream(task: Task) -> Iterator[Tensor]:
             yield upload(batch, task.device).permute(0, 2, 3, 1)
 
 
-def contestant(augment: Augment) -> Contestant:
+def case(augment: Augment) -> BenchmarkCase:
     """Return this peer's row."""
     note = f"threads of one process; spdl.io's decoder needs FFmpeg and is not used; {NOTE}"
-    return Contestant("spdl", stream, ENGINE, augment=augment, needs=(*NEEDS, ("spdl", "spdl")), note=note)
+    return BenchmarkCase("spdl", stream, ENGINE, augment=augment, note=note)
