@@ -67,7 +67,7 @@ def test_a_script_is_imported_by_processes_only_where_they_need_it(
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="this system masks no signals")
-def test_signals_reach_not_even_the_first_process_while_it_starts(tmp_path: Path) -> None:
+def test_signals_do_not_reach_even_the_first_process_while_it_starts(tmp_path: Path) -> None:
     """With the first one multiprocessing starts its tracker of resources, and unblocks what was blocked."""
     file = tmp_path / "script.py"
     file.write_text(FIRST_OF_ALL)
@@ -134,7 +134,7 @@ def _exit(_: None, status: int) -> None:
     os._exit(status)
 
 
-def test_a_process_that_is_killed_ends_the_others_whatever_they_are_at() -> None:
+def test_a_killed_process_ends_the_others_whatever_they_work_on() -> None:
     results = ProcessExecutor(2).map(_sleep, None, [0.0, 60.0, 60.0, 60.0])
     next(results)
     started = time.monotonic()

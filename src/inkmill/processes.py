@@ -85,7 +85,7 @@ class Executor(ABC):
 
         Args:
             work: what to do.
-            shared: what all tasks need, such as a source; handed to each process once.
+            shared: what all tasks need, such as a source; given to each process once.
             tasks: drawn as workers become free, so that the number of tasks in flight, and of results in memory, is
                 bounded however many there are.
 
@@ -127,13 +127,13 @@ class ProcessExecutor(Executor):
         del job
         in_flight: deque[Future[R]] = deque()
         try:
-            # 2. Keep a few tasks in flight, and hand over the oldest result as soon as there are enough.
+            # 2. Keep a few tasks in flight, and yield the oldest result as soon as there are enough.
             for task in tasks:
                 with light_start(needs_main):  # submitting starts a process as long as there are too few
                     in_flight.append(pool.submit(_run_task, task))
                 if len(in_flight) > _IN_FLIGHT * self.workers:
                     yield in_flight.popleft().result()
-            # 3. Hand over the rest.
+            # 3. Yield the rest.
             while in_flight:
                 yield in_flight.popleft().result()
         except BrokenProcessPool as error:

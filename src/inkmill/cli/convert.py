@@ -32,7 +32,7 @@ def convert(
         int | None, typer.Option("--workers", min=0, help="Processes that decode.", show_default="CPUs")
     ] = None,
 ) -> None:
-    """Convert a data set; every image is decoded once, and bad ones are set aside with the reason.
+    """Convert a data set; every image is decoded once, and bad ones are copied aside with the reason.
 
     Without SOURCE and DESTINATION the keys of dataset_convert are used, as TAO does.
     """
@@ -72,16 +72,5 @@ def _results(spec: Spec, destination: Path, by_position: bool) -> AbstractContex
 
 
 def _show(console: Console, report: ConvertReport) -> None:
-    def say(line: str) -> None:
+    for line in (*report.notes, str(report)):
         console.print(line, markup=False, highlight=False)
-
-    for note in report.notes:
-        say(note)
-    size = f"{report.image_bytes / 1e6:,.1f} MB of images"
-    say(f"{report.samples:,} samples ({size}) are in {report.destination}, as {report.kind}")
-    if report.empty_labels:
-        say(f"{report.empty_labels:,} of them have an empty label")
-    for reason, count in report.rejected.items():
-        say(f"{count:,} left out: {reason.replace('_', ' ')}")
-    if report.rejected_folder is not None:
-        say(f"copies of what was left out, and why, are in {report.rejected_folder}")

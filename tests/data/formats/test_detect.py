@@ -1,4 +1,4 @@
-"""A path is recognised by what is in it, with reasons; what is not recognised says what was tried."""
+"""The format of a path is detected by its content, with reasons; an unknown one says what was tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_label_file_is_recognised_by_its_content_whatever_its_name(name: str, tmp_path: Path, make_images) -> None:
+def test_a_label_file_is_detected_by_its_content_whatever_its_name(name: str, tmp_path: Path, make_images) -> None:
     make_images(tmp_path, ["images/a.png", "images/b.png"])
     (tmp_path / "train.txt").write_text(FILES[name], "utf-8")
     for path in (tmp_path / "train.txt", tmp_path):
@@ -86,7 +86,7 @@ def test_folders_without_a_label_file_are_read_by_text_files_or_names(tmp_path: 
     assert detect_format(tmp_path / "texts").format == "txt"
 
 
-def test_images_that_are_nowhere_are_reported_with_the_folders_searched(tmp_path: Path) -> None:
+def test_images_not_found_are_reported_with_the_folders_searched(tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text("gone.png\tx\n")
     with pytest.raises(DataError, match=r"as tsv, none of the first 1 images is in") as caught:
         detect_format(tmp_path / "labels.tsv")

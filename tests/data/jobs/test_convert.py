@@ -188,7 +188,7 @@ def test_images_without_a_suffix_get_the_one_of_their_contents(mixed: Path, tmp_
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "shards", "tsv"])
-def test_a_place_that_is_not_empty_is_refused_and_replaced_only_when_told(
+def test_a_destination_that_is_not_empty_is_replaced_only_with_overwrite(
     kind: str, some: Source, tmp_path: Path
 ) -> None:
     convert(some, tmp_path / "out", kind, shard_size=30)
@@ -222,7 +222,7 @@ def test_overwrite_does_not_delete_what_convert_did_not_make(some: Source, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["csv", "lmdb", "shards", "txt"])
-def test_overwrite_leaves_a_set_alone_that_was_changed_since(kind: str, some: Source, tmp_path: Path) -> None:
+def test_overwrite_refuses_a_set_that_was_changed_since(kind: str, some: Source, tmp_path: Path) -> None:
     out = tmp_path / "out"
     few = Subset(some, np.arange(5))
     convert(few, out, kind)
@@ -239,7 +239,7 @@ def test_overwrite_leaves_a_set_alone_that_was_changed_since(kind: str, some: So
     assert len(source_of(out)) == len(some)
 
 
-def test_an_lmdb_of_other_making_is_overwritten_only_when_nothing_lies_beside_it(some: Source, tmp_path: Path) -> None:
+def test_an_lmdb_of_another_tool_is_overwritten_only_with_nothing_beside_it(some: Source, tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert(Subset(some, np.arange(5)), out)
     for name in ("manifest.json", "characters.txt"):
@@ -279,7 +279,7 @@ def test_who_keeps_a_name_does_not_depend_on_workers(tmp_path: Path, make_images
     assert "twice/000000300.jpg" in found[0]
 
 
-def test_a_set_of_an_earlier_version_is_not_overwritten_for_the_right_reason(some: Source, tmp_path: Path) -> None:
+def test_a_set_of_an_earlier_version_is_not_overwritten_and_says_why(some: Source, tmp_path: Path) -> None:
     convert(Subset(some, np.arange(5)), tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))
     del manifest["files"]

@@ -100,7 +100,7 @@ def test_the_same_samples_are_held_out_whatever_their_order(
     assert {keys[index] for index in val} == {shuffled[index] for index in other}
 
 
-def test_another_seed_holds_out_other_samples_and_mentions_of_one_image_stay_together() -> None:
+def test_holdout_depends_on_the_seed_and_keeps_mentions_of_one_image_together() -> None:
     source = words(200)
     assert set(holdout(source, 0.2, 0)[1].tolist()) != set(holdout(source, 0.2, 1)[1].tolist())
     twice = Words([f"{number}.png{repeat}" for number in range(50) for repeat in ("", "#2")])
@@ -148,7 +148,7 @@ def test_many_samples_are_read_as_each_is(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["subset", "mix"])
-def test_a_sample_is_read_in_one_go_whatever_it_is_wrapped_in(kind: str) -> None:
+def test_a_wrapped_source_reads_a_sample_in_one_call(kind: str) -> None:
     """Asked for key, image and label apart, an LMDB begins three transactions."""
 
     class Counting(Words):

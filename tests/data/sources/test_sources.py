@@ -81,7 +81,7 @@ def test_a_missing_image_is_named_when_it_is_asked_for(folder: Path) -> None:
         source.get(1)
 
 
-def test_the_second_mention_of_an_image_has_a_key_of_its_own(folder: Path) -> None:
+def test_the_second_mention_of_an_image_has_a_different_key(folder: Path) -> None:
     (folder / "labels.tsv").write_text("images/a.png\tx\nimages/c.png\ty\nimages/a.png\tz\n")
     source = source_of(folder)
     assert [source.key(i) for i in range(3)] == ["images/a.png", "images/c.png", "images/a.png#2"]
@@ -126,7 +126,7 @@ def test_an_lmdb_counted_from_one_gives_its_samples(tmp_path: Path) -> None:
     assert source.described([2, 0]) == (["image-000000003", "image-000000001"], [Text("l3"), Text("l1")])
 
 
-def test_stale_keys_beyond_num_samples_are_not_used_and_said(tmp_path: Path) -> None:
+def test_stale_keys_beyond_num_samples_are_ignored_with_a_note(tmp_path: Path) -> None:
     source = source_of(write_lmdb(tmp_path / "l", clova(5, 3)))
     assert len(source) == 3
     assert any("4 keys beyond num-samples are left over" in note for note in source.notes)
@@ -139,7 +139,7 @@ def test_vietocr_counts_from_zero_and_its_last_sample_is_not_lost(tmp_path: Path
     assert any("num-samples says 3" in note for note in source.notes)
 
 
-def test_counting_from_zero_without_vietocrs_keys_believes_num_samples(tmp_path: Path) -> None:
+def test_an_lmdb_counted_from_zero_without_vietocrs_keys_has_num_samples(tmp_path: Path) -> None:
     pairs = {key: value for key, value in vietocr(range(4), said=3).items() if not key.startswith(("path", "dim"))}
     assert len(source_of(write_lmdb(tmp_path / "l", pairs))) == 3
 
@@ -206,7 +206,7 @@ def test_a_file_that_is_no_lmdb_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.99, 0.5])
-def test_an_lmdb_that_is_cut_short_is_one_sentence_and_not_the_end_of_the_process(share: float, tmp_path: Path) -> None:
+def test_an_lmdb_that_is_cut_short_is_an_error_and_no_crash(share: float, tmp_path: Path) -> None:
     file = write_lmdb(tmp_path / "l", clova(500, 500)) / "data.mdb"
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
     with pytest.raises(DataError, match=r"data\.mdb is cut short: copy it again"):
@@ -327,7 +327,7 @@ def test_shards_are_named_by_brace_pattern_and_folder(folder: Path, tmp_path: Pa
     assert len(some) == 2
 
 
-def test_samples_of_shards_with_one_name_have_keys_of_their_own(folder: Path, tmp_path: Path) -> None:
+def test_samples_of_shards_with_one_name_have_different_keys(folder: Path, tmp_path: Path) -> None:
     for place in ("train", "extra"):
         convert(source_of(folder), tmp_path / place, "shards")
     source = source_of(f"{tmp_path}/{{train,extra}}/shard-000000.tar")
@@ -372,12 +372,12 @@ def test_missing_shards_of_a_pattern_are_counted_and_the_first_is_named(folder: 
     "index",
     ["v1.2 1\npng 512 9999999 1.png txt 0 1 1.txt\n", "v1.2 9\n", "nonsense", "v1.2 abc\n", "v1.2 1\npng 0 3 z.png\n"],
 )
-def test_an_index_that_does_not_fit_its_tar_is_not_believed(index: str, tmp_path: Path) -> None:
+def test_an_index_that_does_not_match_its_tar_is_ignored(index: str, tmp_path: Path) -> None:
     shard = make_tar(tmp_path / "s.tar", {"1.png": b"one", "1.txt": b"x"})
     shard.with_suffix(".idx").write_text(index)
     source = source_of(shard)
     assert source.get(0).image == b"one"
-    assert any("no index that fits" in note for note in source.notes)
+    assert any("no matching index" in note for note in source.notes)
 
 
 def test_a_tar_that_is_cut_short_or_compressed_is_one_sentence(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_a_tar_that_is_cut_short_or_compressed_is_one_sentence(tmp_path: Path) -
         source_of(tmp_path / "z.tar")
 
 
-def test_what_is_not_there_or_not_that_format_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_path_and_a_wrong_format_are_one_sentence(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the data set .*nowhere is not there \(looked for /"):
         source_of(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"the label file gone\.txt is not there"):

@@ -37,7 +37,7 @@ class Entry:
 
 
 class LabelFormat(ABC):
-    """One way to write labels down.
+    """One way to write labels.
 
     Args:
         label_pattern: regular expression of the format `filename`; the others do not use it.
@@ -112,7 +112,7 @@ class LabelFormat(ABC):
         return target.value if isinstance(target, Text) else ""
 
     def refuses(self, image: str, target: Target) -> str | None:
-        """Say why this image name or label cannot be written in the format, or None when it can."""
+        """Return the reason why an image name or label cannot be written in the format; None if it can."""
         if not isinstance(target, Text):
             return f"{self.name} holds one text an image"
         return unwritable(image, "\t\r\n\0") or unwritable(target.value, "\r\n\0", "label")
@@ -156,9 +156,11 @@ def register(fmt: type[LabelFormat]) -> type[LabelFormat]:
         TypeError: an attribute that detection or the documentation needs is missing; a programming error.
         ValueError: another format has the same name or the same specificity; a programming error.
     """
+    # 1. What is forgotten would otherwise only be noticed by a format that is never detected.
     missing = [name for name in ("name", "title", "example", "specificity") if not hasattr(fmt, name)]
     if missing:
         raise TypeError(f"the label format {fmt.__name__} needs the class attributes {', '.join(missing)}")
+    # 2. Equal numbers would make the order of detection depend on the order of imports.
     for other in by_specificity(of_folder=not fmt.file_name):
         if other.specificity == fmt.specificity:
             raise ValueError(f"{fmt.name} and {other.name} have the same specificity: which one is to be preferred?")
@@ -176,7 +178,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".
 
 
 def unwritable(text: str, forbidden: str, what: str = "image name") -> str | None:
-    """Say which of the forbidden characters `text` holds, if any, or that it is no valid Unicode."""
+    """Return the reason why `text` cannot be written (a forbidden character, not valid Unicode); None if it can."""
     found = next((char for char in text if char in forbidden), None)
     if found is not None:
         return f"the {what} holds {found!r}"
@@ -187,6 +189,7 @@ def unwritable(text: str, forbidden: str, what: str = "image name") -> str | Non
 
 def plain_name(key: str, index: int, suffix: str) -> str:
     """Return `key` as a relative path with an image suffix; a number where the key would lead outside the folder."""
+    # Keys come from untrusted files: absolute paths, `..` and drives must not leave the destination.
     parts = PurePosixPath(key.replace("\\", "/")).parts
     outside = not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]
     if outside or any(char < " " for char in key):
@@ -205,21 +208,22 @@ def list_images(folder: Path) -> Iterator[str]:
         DataError: a folder cannot be listed.
     """
     seen: set[tuple[int, int]] = set()
-    waiting = [_entries(folder, "", seen)]  # a stack, for folders may lie deeper than Python calls itself
-    while waiting:
-        name, is_folder = next(waiting[-1], ("", False))
+    pending = [_entries(folder, "", seen)]  # a stack of our own: folders may be nested deeper than Python's recursion
+    while pending:
+        name, is_folder = next(pending[-1], ("", False))
         if not name:
-            waiting.pop()
+            pending.pop()
         elif is_folder:
-            waiting.append(_entries(folder, f"{name}/", seen))
+            pending.append(_entries(folder, f"{name}/", seen))
         elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122 - a million times
             yield name
 
 
 def _entries(top: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    """Yield what lies in one folder, sorted, each with the prefix, and whether it is a folder."""
+    """Yield (prefix + name, whether it is a folder) of what one folder holds, sorted."""
     folder = top / prefix
     try:
+        # Links may lead in circles, or to one folder twice: what counts is the folder itself, not its path.
         status = folder.stat()
         if (status.st_dev, status.st_ino) in seen:
             return

@@ -1,6 +1,7 @@
 """CSV with a header: `image_name,label` (lib_ocr, Hugging Face image folders and the like).
 
-Quoted as RFC 4180 says. Values are text and stay text: "NA", "null" and "007" are labels, which table libraries forget.
+Quoted as RFC 4180 says. Values are text and stay text: "NA", "null" and "007" are labels, which table libraries
+turn into missing values and numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class CsvTable(LabelFormat):
 
     def read(self, path: Path) -> Iterator[Entry]:
         """See `LabelFormat.read`; a quoted label may run over several lines, the entry carries the first."""
+        # Strict, so that a quote that is never closed is an error and does not swallow the rest of the file.
         rows = csv.reader((line for _, line in raw_lines(path)), strict=True)
         columns, line = None, 1
         try:

@@ -1,4 +1,4 @@
-"""Which kind of data set a path is, and why: the guess that spares the user an option, with its reasons.
+"""Detects which kind of data set a path is, so that the user need not name it, and says why.
 
 What a label file holds is decided by content, not by its name: each format that could have written its first lines is
 tried, and the one whose images are found on the disk wins. Of equals the more specific format wins (see
@@ -36,14 +36,14 @@ _MANY = 16  # label files of one folder that are tried
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What a path was recognised as.
+    """The kind of data set that a path was detected as.
 
     Attributes:
         kind: labels (a label file or a folder format), lmdb, or shards.
         format: name of the label format; empty for lmdb and shards.
         labels: the label file, or the folder of a folder format, an LMDB or shards.
         root: the folder that image names are relative to.
-        why: what was seen, in one sentence.
+        why: the reason for it, in one sentence.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Detected:
 
 
 def detect_format(path: Path, images: Path | None = None, label_pattern: str | None = None) -> Detected:
-    """Recognise a folder, a label file, an LMDB or tar shards.
+    """Detect the format of a folder, a label file, an LMDB or tar shards.
 
     Args:
         path: a folder or file that exists.
@@ -77,7 +77,7 @@ def detect_format(path: Path, images: Path | None = None, label_pattern: str | N
 
 
 def with_format(path: Path, name: str, images: Path | None = None, label_pattern: str | None = None) -> Detected:
-    """Return the detected for a path whose format the user has named; only the images are looked for.
+    """Return the same for a path whose format the user has named; only the folder of the images is detected.
 
     Raises:
         ConfigError: no such format.
@@ -103,18 +103,23 @@ def _detect_file(path: Path, images: Path | None) -> tuple[Detected | None, str]
     if not head:
         return None, "it is empty"
     best: Detected | None = None
-    best_found, tried = 0, []
+    best_found = 0
+    tried = []
+    # From the most specific format to the most general, which may accept the lines of the others by accident.
     for kind in by_specificity(of_folder=False):
         fmt = kind()
+        # 1. Could the format have written the first lines?
         reason = fmt.detect(path, head)
         if reason is None:
             continue
+        # 2. Read in this format, which of its images are files? That settles TAB against space, and names with spaces.
         try:
             root = _root_of(path, fmt, images)
         except LabelFileError as error:
             tried.append(f"as {fmt.name}, {error}")
             continue
-        tried.append(f"as {fmt.name}, {root if root.found else _nowhere(root)}")
+        tried.append(f"as {fmt.name}, {root if root.found else _none_found(root)}")
+        # 3. The most images win; of equals the first format, which is the more specific one.
         if root.found > best_found:
             best_found = root.found
             best = Detected(
@@ -127,12 +132,15 @@ def _detect_file(path: Path, images: Path | None) -> tuple[Detected | None, str]
 
 
 def _detect_folder(folder: Path, label_pattern: str | None) -> Detected:
+    # 1. Stores, which are known by the names of their files.
     if (folder / "data.mdb").is_file():
         return Detected("lmdb", "", folder, folder, f"{folder} holds data.mdb, an LMDB")
     names = _names(folder)
     if any(name.lower().endswith(".tar") for name in names):
         return Detected("shards", "", folder, folder, f"{folder} holds tar files")
-    candidates, tried = [], []
+    # 2. Label files in the folder itself. With several, only the user knows which one is meant.
+    candidates = []
+    tried = []
     for name in _label_files(folder, names):
         detected, lacked = _detect_file(folder / name, None)
         candidates += [detected] if detected else []
@@ -142,13 +150,14 @@ def _detect_folder(folder: Path, label_pattern: str | None) -> Detected:
         raise DataError(f"{folder} holds several label files ({both}): give the one to use instead of the folder")
     if candidates:
         return candidates[0]
+    # 3. A tree of LMDBs, and at last images whose labels are in text files or names.
     if tree := next(lmdb_folders(folder), None):
         return Detected("lmdb", "", folder, folder, f"{folder} holds LMDBs, the first in {tree}")
     return _by_names(folder, label_pattern, tried)
 
 
 def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Detected:
-    """Last resort: formats without a label file. A label file that failed goes first, since it was surely meant."""
+    """Detect a format without a label file; a label file that failed is an error first, since it was surely meant."""
     if tried:
         raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
     for fmt in by_specificity(of_folder=True):
@@ -157,9 +166,9 @@ def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Dete
             why = f"{folder} has no label file: {reason}, so {fmt.name} it is"
             return Detected("labels", fmt.name, folder, folder, why)
     image = next(list_images(folder), None)
-    seen = f"the image {image}, whose name does not match label_pattern" if image else "no image"
+    found = f"the image {image}, whose name does not match label_pattern" if image else "no image"
     wanted = "a label file, a data.mdb, tar shards, or images with their labels in .txt files or names"
-    raise DataError(f"{folder} is no data set that inkmill knows: expected {wanted}, and found {seen}")
+    raise DataError(f"{folder} is no data set that inkmill knows: expected {wanted}, and found {found}")
 
 
 def _root_of(path: Path, fmt: LabelFormat, images: Path | None) -> Root:
@@ -169,31 +178,31 @@ def _root_of(path: Path, fmt: LabelFormat, images: Path | None) -> Root:
     return find_root(path, names, images)
 
 
-def _nowhere(root: Root) -> str:
+def _none_found(root: Root) -> str:
     return f"none of the first {root.tested} images is in {', '.join(map(str, root.tried))}"
 
 
 def _names(folder: Path) -> list[str]:
-    """The files right in a folder that can be labels or shards; images, which may be millions, are passed over."""
+    """Return the files right in a folder that can be labels or shards; images, which may be millions, are skipped."""
     return sorted(_with_suffix(folder, _LABEL_SUFFIXES | {".tar"}))
 
 
 def _with_suffix(folder: Path, suffixes: Collection[str]) -> Iterator[str]:
     try:
         with os.scandir(folder) as listing:
-            # os.path, for there may be millions
+            # os.path is much faster than pathlib, and there may be millions.
             yield from (entry.name for entry in listing if os.path.splitext(entry.name)[1].lower() in suffixes)  # noqa: PTH122
     except OSError as error:
         raise DataError(f"the folder cannot be listed: {explain(error)}") from error
 
 
 def _label_files(folder: Path, names: list[str]) -> list[str]:
-    """Names that may be label files: not one of ours, not a text that belongs to one image."""
+    """Return the names that may be label files: none of inkmill's own files, and no text that belongs to one image."""
     found = [name for name in names if name.lower() not in _NOT_LABELS and not _NOT_LABELS_BEGIN.match(name)]
     texts = {Path(name).stem for name in found if name.lower().endswith(".txt")}
     if texts:
         images = (os.path.splitext(name)[0] for name in _with_suffix(folder, IMAGE_SUFFIXES))  # noqa: PTH122
-        texts = {stem for image in images for stem in (image, f"gt_{image}") if stem in texts}  # gt_: ICDAR's
+        texts = {stem for image in images for stem in (image, f"gt_{image}") if stem in texts}  # gt_ is ICDAR's prefix
     return [name for name in found if not (name.lower().endswith(".txt") and Path(name).stem in texts)][:_MANY]
 
 
@@ -203,8 +212,8 @@ def _only_label_file(folder: Path, name: str) -> Path:
     if own in names:
         return folder / own
     if len(names) != 1:
-        seen = f"several ({', '.join(names)})" if names else "none"
-        raise DataError(f"{folder}: expected one label file for the format {name!r} and found {seen}: name it")
+        found = f"several ({', '.join(names)})" if names else "none"
+        raise DataError(f"{folder}: expected one label file for the format {name!r} and found {found}: name it")
     return folder / names[0]
 
 
@@ -244,6 +253,7 @@ def find_root(label_file: Path, names: Sequence[str], images: Path | None = None
         names: some image names as the label file writes them.
         images: the folder of images where the user named one; then nothing but it and its `images/` is tried.
     """
+    # The order counts where several folders hold equally many, for instance with names that are absolute paths.
     base = images if images is not None else label_file.parent
     places = [base, *(base / name for name in _IMAGE_FOLDERS)]
     if images is None:
@@ -254,7 +264,7 @@ def find_root(label_file: Path, names: Sequence[str], images: Path | None = None
 
 
 def _is_file(path: Path) -> bool:
-    """Like `Path.is_file`, and False for what is too long to be a name, such as a whole line taken for one."""
+    """Like `Path.is_file`, but False for what is too long to be a name, such as a whole line in a wrong format."""
     try:
         return path.is_file()
     except OSError as error:

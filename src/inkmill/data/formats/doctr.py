@@ -1,7 +1,7 @@
 """docTR's `labels.json`: one object, image name to text.
 
-It is read pair by pair, which gives every entry its line and notices a name that comes twice; `json.load` would keep
-the last one and say nothing.
+It is read pair by pair, which gives every entry its line and finds a name that comes twice; `json.load` would silently
+keep the last one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class DocTr(LabelFormat):
 
 def _json_lines(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "{"
-    held, seen = "", set[str]()
+    held = ""  # one pair behind: the last one has no comma
+    seen = set[str]()
     for image, text in pairs:
         if image in seen:
             raise DataError(f"the image name {image!r} comes twice, which a JSON object cannot hold")
@@ -75,7 +76,9 @@ def _json_lines(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _pairs(text: str, path: Path) -> Iterator[tuple[str, Any, int]]:
     """Yield (key, value, line) of the one object in `text`."""
-    at, line, counted = _skip(text, 0), 1, 0
+    at = _skip(text, 0)
+    line = 1
+    counted = 0  # where counting line ends has stopped: the text is counted once, not once a pair
     try:
         _expect(text, at, "{")
         at = _skip(text, at + 1)

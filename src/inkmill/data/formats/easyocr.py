@@ -14,7 +14,7 @@ from inkmill.errors import LabelFileError
 
 @register
 class EasyOcr(LabelFormat):
-    """One image a line after the header: its name, a comma, its label, in which commas and quotes are just text."""
+    """One image a line after the header: its name, a comma, its label, in which commas and quotes are ordinary text."""
 
     name: ClassVar[str] = "easyocr"
     title: ClassVar[str] = "EasyOCR labels.csv: header filename,words; the first comma splits"

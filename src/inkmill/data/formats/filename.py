@@ -1,4 +1,4 @@
-"""The label in the file name: `Xk4P.png`, `Xk4P.2.png`; what is label and what is not, a regular expression says."""
+"""The label in the file name: `Xk4P.png`, `Xk4P.2.png`; a regular expression says which part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inkmill.data.types import Target, Text
 from inkmill.errors import ConfigError, LabelFileError
 
 DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default
-"""What stands before the first dot, a number after it being a count of images with the same label."""
+"""The label is what stands before the first dot; a number after it tells images with the same label apart."""
 
 _UNSAFE = '/\\.<>:"|?*\t\r\n\0'
 

@@ -29,6 +29,7 @@ class GtList(LabelFormat):
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
+        # Half of the lines will do: labels may be empty, and then a line holds a name alone.
         split = sum(1 for line in head if _BLANKS.search(line.strip(" \t")))
         return "lines hold a name, blanks and a label" if split and 2 * split >= len(head) else None
 

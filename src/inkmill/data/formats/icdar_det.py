@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from inkmill.data.formats.base import Entry, LabelFormat, list_images, register, unwritable
 from inkmill.data.formats.lines import read_lines
-from inkmill.data.formats.regions import refuses_regions, regions_of, written
+from inkmill.data.formats.regions import refuses_regions, regions_of, rows_of
 from inkmill.data.types import Polygons, Target
 from inkmill.errors import DataError, LabelFileError
 from inkmill.files import make_folder, writing
 
 _NUMBER = re.compile(r"[ \t]*[-+]?[0-9]{1,9}(\.[0-9]*)?(e[-+]?[0-9]{1,2})?[ \t]*")
 _PREFIX = "gt_"
-_FARTHEST = 1_000_000_000
+_FARTHEST = 1_000_000_000  # pixels: beyond that, float32 arithmetic on corners means nothing
 
 
 @register
@@ -56,7 +56,7 @@ class IcdarDet(LabelFormat):
 
     def write(self, path: Path, entries: Iterable[Entry]) -> None:
         """See `LabelFormat.write`; `path` is the folder of the images. `convert` writes it into a scratch folder."""
-        made: set[Path] = set()
+        made: set[Path] = set()  # a.jpg and a.png would share one file
         for entry in entries:
             refusal = self.refuses(entry.image, entry.target)
             file = path / self.label_of(entry.image) if not refusal else path
@@ -67,7 +67,7 @@ class IcdarDet(LabelFormat):
             made.add(file)
             make_folder(file.parent)
             with writing(file):
-                lines = (_line(corners, text) for corners, text in written(entry.target))
+                lines = (_line(corners, text) for corners, text in rows_of(entry.target))
                 file.write_text("".join(lines), "utf-8", newline="\n")
 
     def label_of(self, place: str) -> str:
@@ -82,7 +82,8 @@ class IcdarDet(LabelFormat):
             return refusal
         if not all(len(corners) == 4 for corners in target.points):
             return "a region has not four corners"
-        return next((said for text in target.texts if (said := unwritable(text, "\r\n\0", "text"))), None)
+        reasons = (unwritable(text, "\r\n\0", "text") for text in target.texts)
+        return next((reason for reason in reasons if reason), None)
 
 
 def _texts(folder: Path) -> dict[str, list[Path]]:

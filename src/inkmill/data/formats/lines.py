@@ -1,4 +1,4 @@
-"""Label files as numbered lines: the one place that knows about encodings, byte-order marks and line ends.
+"""Label files as numbered lines: the only file that knows about encodings, byte-order marks and line ends.
 
 Lines end at LF alone: U+0085, U+2028 and the like are characters of a label here, as in every tool whose files these
 are. A file is streamed, so a million labels cost no memory, and a line has a length limit, so neither does a file that
@@ -65,9 +65,9 @@ def read_text(path: Path) -> str:
 
 
 def head_lines(path: Path, count: int = 64) -> list[str]:
-    """Return the first lines that are not blank, out of the first 64 KiB, to see what kind of file this is.
+    """Return the first lines that are not blank, out of the first 64 KiB, for detecting its format.
 
-    Undecodable bytes become U+FFFD here; reading the file in earnest reports them.
+    Undecodable bytes become U+FFFD here; reading the whole file reports them.
 
     Raises:
         LabelFileError: no such file.
@@ -80,7 +80,7 @@ def head_lines(path: Path, count: int = 64) -> list[str]:
     encoding, skip = _encoding(head[:4096])
     lines = head[skip:].decode(encoding, errors="replace").split("\n")
     if len(head) == 1 << 16 and len(lines) > 1:
-        lines.pop()  # cut in the middle
+        lines.pop()  # the last line is cut in the middle
     return [line.removesuffix("\r") for line in lines if line.strip()][:count]
 
 
@@ -95,7 +95,8 @@ def _encoding(head: bytes) -> tuple[str, int]:
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding, len(mark)
-    if b"\x00" in head:  # UTF-16 without a mark: Latin letters, commas and line ends have a zero byte on one side
+    # UTF-16 without a mark: Latin letters, commas and line ends have a zero byte, always on the same side.
+    if b"\x00" in head:
         return ("utf-16-le" if head[1::2].count(0) >= head[0::2].count(0) else "utf-16-be"), 0
     return "utf-8", 0
 
@@ -104,6 +105,7 @@ def _split(stream: BinaryIO, encoding: str, path: Path) -> Iterator[bytes]:
     if encoding != "utf-8":
         yield from _split_wide(stream, encoding, path)
         return
+    # At most one byte more than allowed is read, so a file without line ends does not fill the memory.
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -114,14 +116,18 @@ def _split(stream: BinaryIO, encoding: str, path: Path) -> Iterator[bytes]:
 def _split_wide(stream: BinaryIO, encoding: str, path: Path) -> Iterator[bytes]:
     """Split at the encoded line end, and only where a code unit begins: 0x0A is half of many characters."""
     newline = "\n".encode(encoding)
-    width, rest, number = len(newline), b"", 0
+    width = len(newline)
+    rest = b""  # the beginning of a line whose end is not read yet
+    number = 0
     while block := stream.read(1 << 16):
-        rest, start, at = rest + block, 0, 0
+        rest += block
+        start = at = 0
         while (at := rest.find(newline, at)) >= 0:
-            if at % width:
+            if at % width:  # two halves of neighbouring characters
                 at += 1
                 continue
-            number, at = number + 1, at + width
+            number += 1
+            at += width
             yield rest[start:at]
             start = at
         rest = rest[start:]

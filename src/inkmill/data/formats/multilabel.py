@@ -1,7 +1,7 @@
 """Lists of images with any number of class names each: `filename label_1 label_2`, space-separated, without a header.
 
-On paper this cannot be told from a TAO list whose labels hold spaces. Files called `.ssv` are recognised; for others
-the spec says `format: multilabel`.
+The lines look like a TAO list whose labels hold spaces. Files called `.ssv` are detected; for others the
+spec has to say `format: multilabel`.
 """
 
 from __future__ import annotations

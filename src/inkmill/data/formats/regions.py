@@ -2,7 +2,7 @@
 
     [{"transcription": "New York", "points": [[10, 8], [90, 8], [90, 30], [10, 30]]}, ...]
 
-`###` and `*` stand for a region that is neither right nor wrong to find; it then has no text. Other keys are not used.
+`###` and `*` mark a region to ignore, which is neither right nor wrong to find; it has no text. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def regions_of(rows: Iterator[tuple[NDArray[np.float32], str]]) -> Polygons:
     return Polygons(tuple(corners for corners, _ in pairs), ignore, texts)
 
 
-def written(polygons: Polygons) -> Iterator[tuple[list[list[float]], str]]:
-    """Yield each region's corners, in as few digits as float32 needs, and its text."""
+def rows_of(polygons: Polygons) -> Iterator[tuple[list[list[float]], str]]:
+    """Yield each region's corners, in as few digits as float32 needs, and its text as it is written."""
     texts = polygons.texts or ("",) * len(polygons.points)
     for corners, ignore, text in zip(polygons.points, polygons.ignore, texts, strict=True):
         yield [[_short(number) for number in corner] for corner in corners], IGNORED[0] if ignore else text
@@ -53,7 +53,7 @@ def parse_regions(line: str) -> Polygons:
 
 def dump_regions(polygons: Polygons) -> str:
     """Return the line of JSON that `parse_regions` reads back as the same polygons."""
-    rows = [{"transcription": text, "points": corners} for corners, text in written(polygons)]
+    rows = [{"transcription": text, "points": corners} for corners, text in rows_of(polygons)]
     return json.dumps(rows, ensure_ascii=False)
 
 

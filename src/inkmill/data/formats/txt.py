@@ -62,7 +62,7 @@ class TxtPerImage(LabelFormat):
         if isinstance(target, Text) and (target.value.isspace() or "\n" in target.value):
             return "the label is blank or has several lines"
         if isinstance(target, Text) and target.value.startswith("\ufeff"):
-            return "the label begins with a byte order mark, which readers of files leave out"
+            return "the label begins with a byte order mark, which is not read back as a part of the label"
         return super().refuses(image, target)
 
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,13 +31,14 @@ from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic, writing
 from inkmill.processes import Executor, WorkerDiedError, local_executor
 from inkmill.registry import suggest
+from inkmill.version import __version__
 
 Progress = Callable[[int, int], None]
 Kind = Literal["lmdb", "shards"] | str
 
 _STORES = ("lmdb", "shards")
-_CHUNK = 256
-_WORTH_WORKERS = 5000
+_CHUNK = 256  # samples a task, for all kinds but shards, where a task is a shard
+_WORTH_WORKERS = 5000  # samples from which on processes gain more than their start costs
 _MOST_WORKERS = 16
 
 
@@ -55,7 +55,7 @@ def convert(
 ) -> ConvertReport:
     """Convert a data set.
 
-    The destination appears when all is done, whole; a run that is killed leaves what was there, or nothing. Memory
+    The destination appears when all is done, whole; a run that is killed leaves the old data, or nothing. Memory
     does not grow with the number of samples.
 
     Args:
@@ -64,7 +64,7 @@ def convert(
         kind: `lmdb` (TAO's and CLOVA's keys), `shards` (WebDataset tars with an index for DALI), or the name of a
             label format, whose file is written beside the images.
         workers: processes that read and decode; by default one a core for large sets, none for small ones.
-        overwrite: replace a converted set that is there.
+        overwrite: replace an existing converted set.
         progress: called with (samples done, samples in all) after every chunk.
         shard_size: samples a shard, before damaged ones are left out.
         seed: of the order in which shards are filled; the other kinds keep the source's order.
@@ -104,6 +104,7 @@ def convert(
 
 def _plan(source: Source, kind: str, staging: Staging) -> ConvertPlan:
     labels = None if kind in _STORES else FORMATS.get(kind)()
+    # A set whose keys begin with `images/` already must not get its images in `images/images/`.
     folder = f"{labels.image_folder}/" if labels and labels.image_folder else ""
     inside = folder and all(source.key(index).startswith(folder) for index in range(len(source)))
     strip = folder if inside else ""
@@ -167,38 +168,38 @@ def _write(plan: ConvertPlan, results: Iterator[ChunkResult], tally: Tally) -> N
 
 
 def _write_labels(labels: LabelFormat, folder: Path, results: Iterator[ChunkResult]) -> None:
-    numbered = (pair for done in results for pair in zip(done.places, done.targets, strict=True))
+    numbered = (pair for chunk in results for pair in zip(chunk.places, chunk.targets, strict=True))
     entries = (Entry(labels.named(place), target, line) for line, (place, target) in enumerate(numbered, 1))
     labels.write(folder if labels.of_folder else folder / labels.file_name, entries)
 
 
 def _write_lmdb(folder: Path, results: Iterator[ChunkResult]) -> None:
     with LmdbWriter(folder) as writer:
-        for done in results:
-            if done.product is None:
+        for chunk in results:
+            if chunk.product is None:
                 raise RuntimeError("a chunk for an LMDB has no spool file")
-            with writing(folder), done.product.open("rb") as spool:
-                for size, target in zip(done.sizes, done.targets, strict=True):
+            with writing(folder), chunk.product.open("rb") as spool:
+                for size, target in zip(chunk.sizes, chunk.targets, strict=True):
                     writer.add(spool.read(size), label_text(target))
-                done.product.unlink()
+                chunk.product.unlink()
         writer.finish()
 
 
 def _place_shards(folder: Path, results: Iterator[ChunkResult], tally: Tally) -> None:
     """Number shards without gaps, also when every sample of one was damaged: patterns such as {000..146} have none."""
-    for done in results:
-        if done.product is None or not done.sizes:
+    for chunk in results:
+        if chunk.product is None or not chunk.sizes:
             continue
         shard = folder / f"shard-{len(tally.shards):06d}.tar"
         with writing(shard):
-            index_path(done.product).replace(index_path(shard))
-            done.product.replace(shard)
-            tally.shards.append({"file": shard.name, "samples": len(done.sizes), "bytes": shard.stat().st_size})
+            index_path(chunk.product).replace(index_path(shard))
+            chunk.product.replace(shard)
+            tally.shards.append({"file": shard.name, "samples": len(chunk.sizes), "bytes": shard.stat().st_size})
 
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
         destination: where the data are.
@@ -208,7 +209,7 @@ class ConvertReport:
         rejected: how many were left out, by reason.
         rejected_folder: where copies of those and rejects.tsv are; None when nothing was left out.
         image_bytes: total size of the images written.
-        notes: how the source was understood.
+        notes: the source's notes, see `Source`.
     """
 
     destination: Path
@@ -221,7 +222,7 @@ class ConvertReport:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Say it in a line or two."""
+        """Return it in a line or two."""
         size = f"{self.image_bytes / 2**20:.1f} MiB of images"
         text = f"{self.samples:,} samples ({size}) as {self.kind} in {self.destination}"
         if self.empty_labels:
@@ -278,7 +279,7 @@ class Tally:
         manifest = {
             "format": "inkmill data set",
             "version": 1,
-            "made_by": f"inkmill {_version()}",
+            "made_by": f"inkmill {__version__}",
             "kind": kind,
             "samples": self.samples,
             "empty_labels": self.empty_labels,
@@ -308,11 +309,3 @@ class Tally:
 
 def _summary(values: list[float], count: int) -> dict[str, float]:
     return {"min": values[0], "max": values[1], "mean": round(values[2] / max(count, 1), 2)}
-
-
-def _version() -> str:
-    # Not inkmill.__version__: importing the package's top level leads to training, which data must not know.
-    try:
-        return version("inkmill")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "(not installed)"

@@ -143,7 +143,7 @@ def _convert_sample(plan: ConvertPlan, index: int, sink: Sink, result: ChunkResu
 
 
 def _reject(plan: ConvertPlan, index: int, key: str, image: bytes, category: str, reason: str) -> Reject:
-    """Keep a copy of a bad sample, numbered: its own name may be what is wrong with it."""
+    """Copy a bad sample under a number, since its own name may be the fault."""
     copy = f"{index:09d}{copy_suffix(key, image)}"
     (make_folder(plan.work / "rejected") / copy).write_bytes(image)
     return Reject(key, category, reason, copy)
@@ -239,7 +239,7 @@ class _Shard(Sink):
     def _add(self, key: str, extension: str, data: bytes) -> Member:
         header = tarfile.TarInfo(f"{key}.{extension}")
         header.size = len(data)
-        offset = self._tar.offset + tarfile.BLOCKSIZE
+        offset = self._tar.offset + tarfile.BLOCKSIZE  # after the member's header, which is one block
         self._tar.addfile(header, io.BytesIO(data))
         return Member(extension, offset, len(data), header.name)
 

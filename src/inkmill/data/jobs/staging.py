@@ -31,7 +31,7 @@ class Staging:
 
     Args:
         destination: the folder to make.
-        overwrite: replace a converted set that is there.
+        overwrite: replace an existing converted set.
 
     Attributes:
         destination: the same, absolute, links resolved.

@@ -1,4 +1,4 @@
-"""From a file's bytes to pixels: the one place where inkmill decodes an image.
+"""From a file's bytes to pixels: the only place where inkmill decodes an image.
 
 Training, validation, conversion and reading must see the same pixels, so every choice is made here once: colours are
 RGB, transparency lies on white (ink is dark far more often than light), 16-bit samples are scaled to 8, an image
@@ -20,7 +20,7 @@ Image = NDArray[np.uint8]
 Channels = Literal[1, 3]
 
 MAX_PIXELS = 64 * 2**20
-"""Largest image that is decoded, in pixels: 8192 x 8192, as large as a scanned A3 page at 600 dpi needs."""
+"""Largest image that is decoded, in pixels: 8192 x 8192, enough for a scanned A3 page at 600 dpi."""
 
 _JPEG_END = b"\xff\xd9"
 
@@ -53,11 +53,14 @@ def decode(data: bytes, channels: Channels, max_pixels: int = MAX_PIXELS) -> Ima
     Raises:
         ImageError: unreadable, cut short, or too large; the message gives the reason, the caller knows the name.
     """
+    # 1. The size, before a decoder allocates memory for it.
     header = read_header(data)
     if header.width * header.height > max_pixels:
         raise ImageError(f"the image is {header.width}x{header.height}, more than the {max_pixels:,} pixels allowed")
+    # 2. JPEG: OpenCV gives eight bits, turned upright, in the channels asked for.
     if header.format == "JPEG":
         return _decode_jpeg(data, header, channels)
+    # 3. The others as they are stored, for OpenCV would drop transparency and cut 16 bits its own way.
     pixels = _imdecode(data, cv2.IMREAD_UNCHANGED, header)
     # libtiff turns the image itself, and multiplies 8-bit colours by alpha.
     is_tiff = header.format == "TIFF"
@@ -113,6 +116,7 @@ def _on_white(image: Image, premultiplied: bool) -> Image:
         return np.ascontiguousarray(colour)
     if premultiplied:
         return cv2.add(colour, np.repeat(255 - alpha, 3, axis=2))  # type: ignore[return-value]
+    # Ink is what the colour takes from white; alpha scales it. 127 rounds to nearest.
     ink = (255 - colour).astype(np.uint16) * alpha + 127
     return (255 - ink // 255).astype(np.uint8)
 

@@ -1,7 +1,7 @@
 """What an encoded image says about itself before anything is decoded: format, size, orientation.
 
-Two callers need it. `decode` refuses an image that is too large before a decoder allocates for it, and puts upright
-what OpenCV leaves as it is. Planning (widths for buckets, memory for a cache) needs the size of every image of a
+Two callers need it. `decode` refuses an image that is too large before a decoder allocates for it, and turns
+upright what OpenCV does not. Planning (widths for buckets, memory for a cache) needs the size of every image of a
 set, and reading some tens of bytes is a thousand times cheaper than decoding.
 
 Formats: JPEG (ITU T.81), PNG, GIF, BMP, WebP, TIFF (classic). Nothing else is accepted, because an image whose size
@@ -93,19 +93,22 @@ def _jpeg(data: bytes) -> ImageHeader:
     """Walk the segments up to the first scan; the frame header gives the size, APP1 the orientation."""
     width = height = components = 0
     orientation = 1
-    position = 2
+    position = 2  # after the start marker
     while position < _LONGEST_HEADER:
         if data[position] != 0xFF:
             raise ImageError(f"the JPEG's header is damaged at byte {position}")
         marker = data[position + 1]
-        if marker == 0xFF:  # fill bytes
+        # 1. Fill bytes before a marker; a regular expression, since a file may consist of nothing else.
+        if marker == 0xFF:
             fill = _FILL.match(data, position)
             position = fill.end() - 1 if fill else position + 1
             continue
+        # 2. Markers without a segment.
         position += 2
         if marker in _STANDALONE_MARKERS:
             continue
-        length = data[position] << 8 | data[position + 1]  # for bytes twice as fast as struct
+        length = data[position] << 8 | data[position + 1]  # twice as fast as struct
+        # 3. Segments: most are skipped by their length.
         if marker in _PLAIN_MARKERS:
             pass
         elif marker in _FRAME_MARKERS:
@@ -123,7 +126,7 @@ def _png(data: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", data, 16)
     orientation = 1
     position = 33
-    while position + 8 <= len(data):
+    while position + 8 <= len(data):  # chunk by chunk: length, kind, data, checksum
         (length,) = struct.unpack_from(">I", data, position)
         kind = data[position + 4 : position + 8]
         if kind == b"eXIf":
@@ -150,6 +153,7 @@ def _webp(data: bytes) -> ImageHeader:
         return ImageHeader("WebP", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
     if kind != b"VP8X":
         raise ImageError("the WebP header is damaged: no VP8, VP8L or VP8X chunk")
+    # The extended format: the canvas's size, each less one, and a flag for an EXIF chunk.
     width = int.from_bytes(data[24:27], "little") + 1
     height = int.from_bytes(data[27:30], "little") + 1
     return ImageHeader("WebP", width, height, _webp_orientation(data) if data[20] & 0x08 else 1)
@@ -162,7 +166,7 @@ def _webp_orientation(data: bytes) -> int:
         if data[position : position + 4] == b"EXIF":
             exif = data[position + 8 : position + 8 + length]
             return _exif_orientation(exif.removeprefix(b"Exif\0\0"))
-        position += 8 + length + (length & 1)
+        position += 8 + length + (length & 1)  # chunks are padded to an even length
     return 1
 
 
@@ -180,13 +184,14 @@ def _valid(orientation: int) -> int:
 
 def _tiff_tags(data: bytes, wanted: tuple[int, ...]) -> dict[int, int]:
     """Return the SHORT and LONG values of the wanted tags of the first directory."""
-    order = "<" if data[:2] == b"II" else ">"
+    order = "<" if data[:2] == b"II" else ">"  # Intel's or Motorola's byte order
     (offset,) = struct.unpack_from(order + "I", data, 4)
     (count,) = struct.unpack_from(order + "H", data, offset)
     found: dict[int, int] = {}
+    # Entries of 12 bytes: tag, type, count, value. Type 3 is a SHORT, type 4 a LONG.
     for entry in range(offset + 2, offset + 2 + 12 * count, 12):
         tag, kind = struct.unpack_from(order + "HH", data, entry)
         if tag in wanted and kind in (3, 4):
             (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, entry + 8)
-            found.setdefault(tag, value)  # of two, libtiff takes the first
+            found.setdefault(tag, value)  # of a repeated tag, libtiff takes the first
     return found

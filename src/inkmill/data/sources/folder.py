@@ -68,7 +68,7 @@ class FolderSource(Source):
         return f"{self._images[index]}#{repeat}" if repeat else self._images[index]
 
     def target(self, index: int) -> Target:
-        """See `Source.target`."""
+        """See `Source.target`; parsed again each time: objects of a million labels would not fit beside them."""
         label = self._labels[self._checked(index)]
         if self._kind is Polygons:
             return parse_regions(label)
@@ -99,7 +99,7 @@ class FolderSource(Source):
 
 
 def _read(detected: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
-    """Return image names, labels as strings, and what kind of target they are, which is one for all."""
+    """Return image names, labels as strings, and the type of their targets, which is the same for all."""
     images, labels = PackedStrings(), PackedStrings()
     kind: type[Target] = Text
     for entry in FORMATS.get(detected.format)(label_pattern).read(detected.labels):

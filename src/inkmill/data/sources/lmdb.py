@@ -99,6 +99,7 @@ class LmdbSource(Source):
 
     def described(self, index: Sequence[int]) -> tuple[list[str], list[Target]]:
         """See `Source.described`; all labels come from one transaction."""
+        # Bounds of all indices at once: this runs for every batch.
         positions = np.asarray(index, np.int64)
         if positions.size and not (positions.min() >= 0 and positions.max() < len(self)):
             positions = np.array([self._checked(i) for i in index])

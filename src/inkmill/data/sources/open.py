@@ -33,13 +33,16 @@ def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source
         ConfigError: no such format.
         MissingExtraError: an LMDB without the package lmdb.
     """
+    # 1. A pattern of many shards: no path on the disk.
     if any(char in spec.path for char in "{*"):
         _only_without_labels(spec)
         return ShardSource(expand_shards(spec.path), spec.path)
     path = Path(spec.path).expanduser()
     if not path.exists():
         raise DataError(f"the data set {spec.path} is not there (looked for {path.absolute()})")
+    # 2. The format, detected or as the spec says.
     detected = _find(spec, path, label_pattern)
+    # 3. The source for it.
     if detected.kind == "shards":
         return _shards(detected)
     if detected.kind == "lmdb":

@@ -74,6 +74,7 @@ class ShardSource(Source):
         """See `Source.get`; a label beside its image comes with it."""
         index = self._checked(index)
         shard, offset, size, label_offset, label_size, kind = self._table[index].tolist()
+        # One read for both, unless they lie apart or one of them is too large, of which the other methods complain.
         first, end = min(offset, label_offset), max(offset + size, label_offset + label_size)
         if size > MAX_IMAGE_BYTES or label_size > _MAX_LABEL_BYTES or end - first > size + label_size + _MAX_GAP:
             return super().get(index)
@@ -176,8 +177,10 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
         The keys; int64 (N, 6): shard, image offset, image size, label offset, label size, kind of label; the number of
         shards that had to be scanned; how many samples were left out, by reason.
     """
-    keys, table = PackedStrings(), array("q")
-    scanned, left_out = 0, Counter[str]()
+    keys = PackedStrings()
+    table = array("q")
+    scanned = 0
+    left_out = Counter[str]()
     names = _names(shards)
     for number, shard in enumerate(shards):
         samples, indexed = read_members(shard)
@@ -216,7 +219,7 @@ def _parts(members: tuple[Member, ...]) -> tuple[int, int, int, int, int] | str:
 def _notes(count: int, shards: list[Path], scanned: int, left_out: Counter[str]) -> tuple[str, ...]:
     notes = [f"{count} samples in {len(shards)} tar shards"]
     if scanned:
-        notes.append(f"{scanned} shards have no index that fits, so they were scanned; `inkmill convert` writes one")
+        notes.append(f"{scanned} shards have no matching index and were scanned; `inkmill convert` writes one")
     return (*notes, *(f"{number} samples {reason} left out" for reason, number in left_out.items()))
 
 
@@ -264,7 +267,7 @@ def write_index(path: Path, samples: Iterable[tuple[Member, ...]], count: int) -
 def read_members(shard: Path) -> tuple[list[tuple[Member, ...]], bool]:
     """Return the samples of a shard, and whether they came from its index file (else the tar was scanned).
 
-    An index that does not fit the tar (another size, other names at its first and last member) is not used.
+    An index that does not match the tar (another size, other names at its first and last member) is ignored.
 
     Raises:
         DataError: no such file, not a tar, or a compressed one, in which nothing can be found without unpacking.
@@ -272,7 +275,7 @@ def read_members(shard: Path) -> tuple[list[tuple[Member, ...]], bool]:
     try:
         length = shard.stat().st_size
         indexed = _from_index(index_path(shard), length)
-        if indexed and _names_fit(shard, (indexed[0][0], indexed[-1][-1])):
+        if indexed and _names_match(shard, (indexed[0][0], indexed[-1][-1])):
             return indexed, True
         return list(_scan(shard, length)), False
     except OSError as error:
@@ -306,7 +309,7 @@ def _index_line(line: str) -> tuple[Member, ...]:
     return tuple(Member(extension.lower(), int(offset), int(size), name) for extension, offset, size, name in groups)
 
 
-def _names_fit(shard: Path, members: tuple[Member, Member]) -> bool:
+def _names_match(shard: Path, members: tuple[Member, Member]) -> bool:
     """Compare the name in a member's tar header (the block before its bytes, 100 bytes of it) with the index's."""
     with shard.open("rb") as file:
         for member in members:
@@ -326,8 +329,8 @@ def _tar_members(shard: Path, length: int) -> Iterator[Member]:
     try:
         with tarfile.open(shard, "r:") as tar:
             for info in tar:
-                tar.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
-                if info.size < 0:  # the next header would lie before this one, for ever
+                tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
+                if info.size < 0:  # the next header would lie before this one: an endless loop
                     raise DataError(f"the shard {shard} is damaged: {info.name} has {info.size} bytes")
                 last = info.name.rpartition("/")[2]
                 if not info.isreg() or last.startswith(".") or (last.startswith("__") and last.endswith("__")):
@@ -335,7 +338,7 @@ def _tar_members(shard: Path, length: int) -> Iterator[Member]:
                 if info.offset_data + info.size > length:
                     raise DataError(f"the shard {shard} is cut short: {info.name} ends after the file does")
                 yield Member(split_name(info.name)[1], info.offset_data, info.size, info.name)
-    except (tarfile.TarError, ValueError) as error:  # ValueError: a header about headers, of negative size
+    except (tarfile.TarError, ValueError) as error:  # ValueError: an extended header of negative size
         raise DataError(f"{shard} is not an uncompressed tar file ({error}): unpack it, or convert it again") from error
 
 
@@ -355,7 +358,9 @@ def expand_shards(pattern: str) -> list[Path]:
     missing = [path for path in paths if not path.is_file()]
     if not paths or missing:
         what = (
-            f"{len(missing)} of {len(paths)} shards are missing, first {missing[0]}" if missing else "no file fits it"
+            f"{len(missing)} of {len(paths)} shards are missing, first {missing[0]}"
+            if missing
+            else "no file matches it"
         )
         raise DataError(f"the shard pattern {pattern}: {what}")
     return paths
