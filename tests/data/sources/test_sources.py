@@ -377,7 +377,7 @@ def test_an_index_that_does_not_match_its_tar_is_ignored(index: str, tmp_path: P
     shard.with_suffix(".idx").write_text(index)
     source = source_of(shard)
     assert source.get(0).image == b"one"
-    assert any("no matching index" in note for note in source.notes)
+    assert any("no index that matches" in note for note in source.notes)
 
 
 def test_a_tar_that_is_cut_short_or_compressed_is_one_sentence(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def _parts(members: tuple[Member, ...]) -> tuple[int, int, int, int, int] | str:
 def _notes(count: int, shards: list[Path], scanned: int, left_out: Counter[str]) -> tuple[str, ...]:
     notes = [f"{count} samples in {len(shards)} tar shards"]
     if scanned:
-        notes.append(f"{scanned} shards have no matching index and were scanned; `inkmill convert` writes one")
+        notes.append(f"{scanned} shards were scanned, having no index that matches; `inkmill convert` writes one")
     return (*notes, *(f"{number} samples {reason} left out" for reason, number in left_out.items()))
 
 
