@@ -185,15 +185,14 @@ class Bench:
 
     def loader_rows(self) -> Iterator[dict[str, Any]]:
         """The whole loader."""
-        choices = [(name, way) for name in self.places() for way in ("none", "ops", "torch")]
-        for name, way in [*choices, *([("resize on the CPU", "torch")] if self.gpu else [])]:
-            decode, augment = PLACES.get(name, ("cpu", "cpu"))
-            if way == "torch" and not self.gpu:
+        device = "cuda" if self.gpu else "cpu"
+        for name, way in [(name, way) for name in self.places() for way in ("none", "ops", "torch")]:
+            decode_on, place = PLACES[name]
+            if way == "torch" and place == "cpu":
                 continue
             plan = self.plan([] if way == "none" else None)
-            augment_on: Any = "gpu" if way == "torch" else "dali"
-            device = 0 if self.gpu else None
-            with DaliLoader(plan, decode, augment, device, self.threads, augment_on=augment_on) as loader:
+            augment_on: Any = "gpu" if way == "torch" else "cpu" if place == "cpu" else "dali"
+            with DaliLoader(plan, self.threads, augment_on, device, decode_on) as loader:
                 batches = (batch for _ in count() for batch in loader.views() if len(batch) == self.batch)
                 speed = self.rate(partial(_augmented_next, batches), warm=8)
                 batches.close()

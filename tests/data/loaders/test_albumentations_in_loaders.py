@@ -34,7 +34,7 @@ def dali(plan: LoadPlan) -> Loader:
     pytest.importorskip("nvidia.dali")
     from inkmill.data.loaders.dali.loader import DaliLoader
 
-    return DaliLoader(plan, threads=1)
+    return DaliLoader(plan)
 
 
 OTHERS = {

@@ -56,7 +56,7 @@ def planned(source: Source, **changes: Any) -> LoadPlan:
 def dali(plan: LoadPlan) -> Loader:
     from inkmill.data.loaders.dali.loader import DaliLoader
 
-    return DaliLoader(plan, threads=1)
+    return DaliLoader(plan)
 
 
 LOADERS = {

@@ -44,7 +44,7 @@ def plan(mode: ResizeMode = "pad", **changes: Any) -> LoadPlan:
 def dali(plan: LoadPlan) -> Loader:
     from inkmill.data.loaders.dali.loader import DaliLoader
 
-    return DaliLoader(plan, threads=1)
+    return DaliLoader(plan)
 
 
 def resident(plan: LoadPlan) -> Loader:

@@ -66,7 +66,7 @@ LOADERS: dict[str, LoaderInfo] = {
         LoaderInfo("workers", "inkmill.data.loaders.workers:open_loader", processes=True),
         LoaderInfo(
             "dali",
-            "inkmill.data.loaders.dali.loader:open_loader",
+            "inkmill.data.loaders.dali.loader:DaliLoader",
             on_device=True,
             augments_on=("dali", "gpu", "cpu"),  # cpu: DALI's operators on the CPU
             options=("decode_on", "dali_reader"),

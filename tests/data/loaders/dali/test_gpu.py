@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-PLACEMENTS = [("cpu", "cpu"), ("cpu", "gpu"), ("mixed", "gpu")]
+PLACEMENTS = [("cpu", "cpu"), ("cpu", "dali"), ("mixed", "dali")]  # decode_on, augment_on
 STRONG = Augmentation.from_spec(AugmentationSpec(preset="scene_text"))
 
 # op -> its values; largest mean and largest difference from OpenCV on the GPU, of 255
@@ -82,28 +82,28 @@ def test_an_op_shows_what_opencv_shows(
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
-@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+@pytest.mark.parametrize(("decode_on", "augment_on"), PLACEMENTS)
 def test_fitted_pictures_are_those_of_opencv(
-    plan: Callable[..., LoadPlan], decoder: Any, augment: Any, mode: Any, channels: Any
+    plan: Callable[..., LoadPlan], decode_on: Any, augment_on: Any, mode: Any, channels: Any
 ) -> None:
     inline = make_loader(plan(resize=Resize(32, 160, channels, mode)))
-    with DaliLoader(inline.plan, decoder, augment, device_id=0) as dali:
+    with DaliLoader(inline.plan, 4, augment_on, "cuda:0", decode_on) as dali:
         for batch, expected in zip(dali, inline, strict=True):
             assert batch.images.device == torch.device("cuda:0")
             assert (batch.keys, batch.texts) == (expected.keys, expected.texts)
             difference = np.abs(batch.images.cpu().numpy().astype(int) - expected.images)
-            assert difference.mean() < (0.5 if decoder == "mixed" else 0.25)
-            assert difference.max() <= (8 if decoder == "mixed" else 2)
+            assert difference.mean() < (0.5 if decode_on == "mixed" else 0.25)
+            assert difference.max() <= (8 if decode_on == "mixed" else 2)
 
 
-@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+@pytest.mark.parametrize(("decode_on", "augment_on"), PLACEMENTS)
 def test_resume_and_epochs_are_exact(
-    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], decoder: Any, augment: Any
+    plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], decode_on: Any, augment_on: Any
 ) -> None:
     def written(batches: Any) -> Any:
         return snapshot([type(b)(b.images.cpu(), b.widths, b.targets, b.keys, b.index) for b in batches])
 
-    with DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0) as dali:
+    with DaliLoader(plan(augmentation=STRONG), 4, augment_on, "cuda:0", decode_on) as dali:
         epochs = [list(dali) for _ in range(3)]  # kept, so that memory used again would show
         whole = [written(epoch) for epoch in epochs]
         for epoch in whole:
@@ -116,21 +116,21 @@ def test_resume_and_epochs_are_exact(
         assert written(dali) == whole[1][4:]
 
 
-@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
-def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decoder: Any, augment: Any) -> None:
+@pytest.mark.parametrize("decode_on", ["cpu", "mixed"])
+def test_the_torch_engine_augments_what_dali_decoded(plan: Callable[..., LoadPlan], decode_on: Any) -> None:
     wanted = plan(augmentation=STRONG)
-    with DaliLoader(wanted, decoder, augment, device_id=0, producers=2, augment_on="gpu") as dali:
+    with DaliLoader(wanted, 8, "gpu", "cuda:0", decode_on) as dali:
         for batch, expected in zip(dali, make_loader(wanted), strict=True):
             assert batch.keys == expected.keys
             images = apply_torch(batch.images, batch.augmentation.params).cpu().numpy()
             assert np.abs(images.astype(int) - expected.images).mean() < 1
 
 
-@pytest.mark.parametrize(("decoder", "augment"), PLACEMENTS)
+@pytest.mark.parametrize(("decode_on", "augment_on"), PLACEMENTS)
 def test_any_number_of_processes_stages_the_same_bytes(
-    plan: Callable[..., LoadPlan], decoder: Any, augment: Any
+    plan: Callable[..., LoadPlan], decode_on: Any, augment_on: Any
 ) -> None:
-    loaders = [DaliLoader(plan(augmentation=STRONG), decoder, augment, device_id=0, producers=n) for n in (1, 3)]
+    loaders = [DaliLoader(plan(augmentation=STRONG), 4 * n, augment_on, "cuda:0", decode_on) for n in (1, 3)]
     for _ in range(2):
         for batch, other in zip(*loaders, strict=True):
             assert batch.keys == other.keys

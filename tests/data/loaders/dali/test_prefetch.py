@@ -58,7 +58,9 @@ def plan(crops: CaptchaSource) -> Callable[..., LoadPlan]:
 
 
 def staged_by(plan: LoadPlan, processes: int, augment_on: Any = "dali") -> DaliLoader:
-    return DaliLoader(plan, threads=1, producers=processes, augment_on=augment_on)
+    loader = DaliLoader(plan, 4 * processes, augment_on)
+    assert loader.workers == processes
+    return loader
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 The reader goes through the tars from front to back and picks at random among the next 1024 samples, so disks and
 network file systems see long reads, and only shards that were shuffled when they were written are shuffled well. To
 make that order a function of (seed, epoch), as everything in inkmill is, each epoch has a new reader with its own seed,
-which takes a millisecond or two. It cannot jump: going on in the middle of an epoch reads again what came before.
+which takes a millisecond or two. It cannot jump: resuming in the middle of an epoch reads again what came before.
 
 What the reader finds comes from index files that are written here. They list the samples of the plan and no others, and
 where a member's name belongs they hold the sample's number, which DALI hands back in `source_info`: so each image is
@@ -33,10 +33,8 @@ require_dali("DALI's reader")
 from nvidia.dali import Pipeline, fn  # noqa: E402
 
 Index = NDArray[np.int64]
-_EXTENSION = "image"
-"""What all images are called in the index files written here."""
-
-_REMEMBERED = 16  # batches whose rows can be asked for again: more than are on their way when a pipeline dies
+_EXTENSION = "image"  # of all members in the index files written here
+_REMEMBERED = 16  # batches whose samples can be asked for again: more than are in flight when a pipeline dies
 
 
 class DaliReader:
@@ -87,11 +85,22 @@ class DaliReader:
             raise DataError(f"DALI's reader failed on {self._plan.source.name}: {reason_of(error)}") from error
 
     def _open(self, epoch: int) -> None:
+        """Build a pipeline that only reads: its outputs are the images' bytes and where each came from."""
         plan = self._plan
-        seed = int(sample_states(plan.seed, epoch, np.zeros(1, np.int64))[0]) & 0x7FFFFFFF
-        stretch = self._stretch(epoch), plan.world_size
-        self._reader = _build_reader(self._tars, self._indexes, plan.batch_size, plan.shuffle, seed, stretch)
-        self._at = epoch, -1
+        pipeline = Pipeline(batch_size=plan.batch_size, num_threads=1, device_id=None, exec_dynamic=True)
+        with pipeline:
+            members = fn.readers.webdataset(
+                paths=self._tars,
+                index_paths=self._indexes,
+                ext=[_EXTENSION],
+                random_shuffle=True,
+                seed=int(sample_states(plan.seed, epoch, np.zeros(1, np.int64))[0]) & 0x7FFFFFFF,
+                shard_id=self._stretch(epoch),
+                num_shards=plan.world_size,
+            )
+            pipeline.set_outputs(members, fn.get_property(members, key="source_info"))
+        pipeline.build()
+        self._reader, self._at = pipeline, (epoch, -1)
 
     def _stretch(self, epoch: int) -> int:
         return (self._plan.rank + epoch) % self._plan.world_size
@@ -99,45 +108,16 @@ class DaliReader:
     def _read_next(self) -> None:
         epoch, number = self._at[0], self._at[1] + 1
         images, infos = self._reader.run()
+        # The reader goes round its stretch and fills the last batch with what comes first: that is cut off.
         ranks, stretch, batch_size = self._plan.world_size, self._stretch(epoch), self._plan.batch_size
         samples = self._length * (stretch + 1) // ranks - self._length * stretch // ranks
         size = min(batch_size, samples - number * batch_size)
-        # The reader fills the last batch with what it would read next: that is cut off.
         self._images = [images.at(row).tobytes() for row in range(size)]
         numbers = [int(infos.at(row).tobytes().rpartition(b":")[2]) for row in range(size)]
         self._rows[epoch, number] = np.array(numbers, np.int64)
         self._at = epoch, number
         if len(self._rows) > _REMEMBERED:
             del self._rows[next(iter(self._rows))]
-
-
-def _build_reader(
-    tars: list[str], indexes: list[str], batch_size: int, shuffle: bool, seed: int, stretch: tuple[int, int]
-) -> Any:
-    """Return a pipeline that only reads: its outputs are the members' bytes and where each came from.
-
-    Args:
-        tars, indexes: the shards and their index files.
-        batch_size: members a run.
-        shuffle: pick at random among the next 1024.
-        seed: of that.
-        stretch: which of how many equal stretches of the samples to read, over and over.
-    """
-    number, count = stretch
-    pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, exec_dynamic=True)
-    with pipeline:
-        members = fn.readers.webdataset(
-            paths=tars,
-            index_paths=indexes,
-            ext=[_EXTENSION],
-            random_shuffle=shuffle,
-            seed=seed,
-            shard_id=number,
-            num_shards=count,
-        )
-        pipeline.set_outputs(members, fn.get_property(members, key="source_info"))
-    pipeline.build()
-    return pipeline
 
 
 def _check(plan: LoadPlan) -> None:
