@@ -2,14 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage check format
+.PHONY: demo quick test coverage check format
 
 demo: .venv/demo          ## train on real captchas, score on held-out ones, read them
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 # Two processes test at a time: more threads of torch in each would wait for one another, spinning.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+quick: .venv/ready        ## the daily loop: every test that neither trains, exports, compiles nor kills; two minutes
+	$(PYTEST) -m "not slow" tests
+
 test: check               ## every check and every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS) tests
+	$(PYTEST) $(PYTEST_ARGS) tests
 
 coverage: PYTEST_ARGS := --cov --cov-report=term
 coverage: test            ## the same, and which lines they ran; takes a third longer

@@ -50,6 +50,17 @@ def settings(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
+def named_files(text: str) -> list[str]:
+    """Return the paths of this project in spans and blocks: a folder of it in front, or a Python file in a folder."""
+    found = re.findall(r"(?<![\w/.-])((?:src|tests|benchmarks|examples)/[\w./*-]*[\w*/]|[\w-]+(?:/[\w*-]+)+\.py)", text)
+    return list(dict.fromkeys(found))
+
+
+def exists(name: str) -> bool:
+    """Whether a path, or anything a pattern stands for, is here or in the package."""
+    return any(any(folder.glob(name.rstrip("/"))) for folder in (ROOT, ROOT / "src", ROOT / "src" / "inkmill"))
+
+
 @every_page
 def test_settings_that_a_page_shows_are_accepted(page: Path) -> None:
     for words in settings(page.read_text("utf-8")):
@@ -96,6 +107,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
+@every_page
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    assert [name for name in named_files(page.read_text("utf-8")) if not exists(name)] == []
+
+
 def test_every_page_is_on_the_map() -> None:
     listed = re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text("utf-8"))
     assert sorted(listed) == sorted(page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md")
@@ -115,3 +131,5 @@ def test_the_checks_of_this_file_see_what_is_wrong() -> None:
     text = "`train.lr=1 train.num_epochs=0`\n\n    inkmill trian x/ \\\n        a.b=c model.backbone=resnet18\n"
     assert settings(text) == [["model.backbone=resnet18"], ["train.lr=1", "train.num_epochs=0"]]
     assert [words[1] for words in command_lines(text)] == ["trian"]
+    files = named_files("`src/inkmill/data/`, `tests/no_such.py:12`, https://x.org/tests/a.py and `data/fit.py`")
+    assert [name for name in files if not exists(name)] == ["tests/no_such.py", "data/fit.py"]
