@@ -124,6 +124,7 @@ def test_a_pruned_model_is_folded_and_found_again_in_its_own_sizes(build: Build,
         torch.testing.assert_close(again(pictures(narrow)), narrow(pictures(narrow)), atol=0, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch 2.11's own compiler
 def test_training_moves_float_weights_under_autocast_and_in_a_recorded_backbone(build: Build) -> None:
     model = build(backbone="Tiny", sequence="none", quantize=True, input_width=64)

@@ -23,6 +23,8 @@ from inkmill.training.checkpoint import find_latest
 from inkmill.training.int8 import fold_and_compare
 from inkmill.training.run import train
 
+pytestmark = pytest.mark.slow  # two readers are trained
+
 MakeSpec = Callable[..., Spec]
 EASY = ["model.prediction=Slots", "dataset.max_label_length=4", "train.num_epochs=2"]
 

@@ -113,13 +113,14 @@ def made(
 ) -> tuple[str, Path, list[str]]:
     """A fit, a file of this profile, and what our own reader reads in the crops."""
     folder = tmp_path_factory.mktemp(request.param)
-    path = export(reader(folder, request.param, crops))
+    path = export(reader(folder, request.param, crops), crops=24)
     assert figures(folder)["profile"] == "paddle"
     assert figures(folder)["string_parity"] == 1.0
     ours = inkmill.load(folder / "reader.safetensors", "cpu").read([crop[..., ::-1] for crop in crops])
     return request.param, path, [one.text for one in ours]
 
 
+@pytest.mark.slow
 def test_a_batch_of_theirs_reads_as_our_reader_does(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:
     resize, path, ours = made
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -131,12 +132,14 @@ def test_a_batch_of_theirs_reads_as_our_reader_does(made: tuple[str, Path, list[
     assert resize == "stretch" or same >= 0.95  # fresh weights turn with every pixel, and stretching resizes twice
 
 
+@pytest.mark.slow
 def test_our_reader_reads_the_file_too(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:
     _, path, ours = made
     theirs = inkmill.load(path).read([crop[..., ::-1] for crop in crops])
     assert [one.text for one in theirs] == ours
 
 
+@pytest.mark.slow
 def test_the_classes_are_theirs(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:
     session = onnxruntime.InferenceSession(str(made[1]), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": as_rapidocr(crops)})
@@ -150,6 +153,7 @@ def test_other_heads_than_ctc_are_refused(tmp_path: Path) -> None:
         export(untrained(tmp_path, "model.prediction=Attn", "export.profile=paddle"))
 
 
+@pytest.mark.slow
 def test_rapidocr_reads_it(made: tuple[str, Path, list[str]], crops: list[np.ndarray]) -> None:
     rapidocr = pytest.importorskip("rapidocr", reason="RapidOCR is not installed (pip install rapidocr)")
     engine = rapidocr.RapidOCR(params={"Rec.model_path": str(made[1]), "Global.use_preprocess_img": False})

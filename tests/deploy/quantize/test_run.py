@@ -21,23 +21,18 @@ from inkmill.deploy.quantize.run import drop, quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.runtime.onnx import OnnxReader
-from inkmill.training.run import train
+
+from ..conftest import TrainedReader
 
 pytestmark = pytest.mark.slow  # the reader that is quantised must read
 
 
 @pytest.fixture(scope="module")
-def trained(writable_captchas: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(trained_reader: TrainedReader, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with reader.safetensors, which reads some captchas, and reader.onnx; and the labels, few.tsv."""
     folder = tmp_path_factory.mktemp("quantize")
-    lines = (writable_captchas / "labels.tsv").read_text("utf-8").splitlines()
-    labels = writable_captchas / "few_to_quantise.tsv"
-    labels.write_text("\n".join(lines[::5][:1000]) + "\n", "utf-8")
-    small = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=8"]
-    learn = ["train.num_epochs=7", "train.optim.name=adamw", "train.optim.lr=3e-3", "dataset.batch_size=16"]
-    here = [f"dataset.train={labels}", f"results_dir={folder}", "dataset.workers=0", "train.device=cpu"]
-    (folder / "reader.safetensors").write_bytes(train(load_spec(None, [*small, *learn, *here])).model.read_bytes())
-    (folder / "few.tsv").symlink_to(labels)
+    (folder / "reader.safetensors").write_bytes(trained_reader.model.read_bytes())
+    (folder / "few.tsv").symlink_to(trained_reader.labels)
     quantize(spec_for(folder, "reader.safetensors", "quantize.calibration_images=64", "quantize.max_drop=1"))
     (folder / "reader.onnx").write_bytes((folder / "quantize" / "float.onnx").read_bytes())
     return folder

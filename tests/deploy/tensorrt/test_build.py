@@ -26,6 +26,7 @@ def no_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inkmill.deploy.tensorrt.library._PACKAGES", ("no_such_tensorrt",))
 
 
+@pytest.mark.slow
 def test_without_tensorrt_the_verb_says_one_sentence_and_writes_no_engine(
     fresh: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

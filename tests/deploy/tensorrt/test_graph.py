@@ -14,6 +14,7 @@ from inkmill.deploy.tensorrt.graph import SUPPORTED, EngineGraph, open_graph, re
 from inkmill.deploy.tensorrt.library import Library
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.nn.backbones import BACKBONES
+from inkmill.nn.backbones.fan import FANTiny2X
 from inkmill.tasks.recognition.decoder import BEST
 from inkmill.tasks.recognition.model import build_recognizer
 
@@ -86,6 +87,7 @@ def test_a_file_that_is_quantised_for_cpus_is_told_from_one_for_tensorrt(
         quantise(False)
 
 
+@pytest.mark.slow
 def test_paddles_outputs_and_half_precision_are_told(fresh: Callable[..., Path]) -> None:
     free = ["model.input_resize=height", "model.input_width=200"]
     with pytest.raises(ConfigError, match=r"export it with export\.profile=default"):
@@ -107,6 +109,8 @@ def test_every_reader_is_made_of_operators_that_tensorrt_has(backbone: str, head
         {"backbone": backbone, "prediction": head, "TPS": straightened, "input_resize": resize, **sizes}
     )
     model = build_recognizer(spec, 13, 3).eval()
+    if isinstance(model.backbone, FANTiny2X):  # its eight blocks are equal, and the exporter takes seconds for each
+        model.backbone.blocks = model.backbone.blocks[:1]
     recorded = record(model, BEST)
     refuse_unsupported(recorded, backbone)
     used = {node.op_type for node in recorded.graph.node}

@@ -58,6 +58,7 @@ def test_half_precision_reads_nearly_the_same(kind: list[str], fresh: Callable[.
     assert len(half.SerializeToString()) < 0.9 * len(before)
 
 
+@pytest.mark.slow
 def test_positions_and_probabilities_stay_in_fp32(fresh: Callable[..., Path]) -> None:
     half = to_half(onnx.load(fresh("model.TPS=true")))
     found = types(half)
