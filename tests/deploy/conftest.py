@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from inkmill.config.load import load_spec
 from inkmill.training.run import train
@@ -26,6 +30,22 @@ class TrainedReader:
     model: Path
     labels: Path
     overrides: list[str]
+
+
+@pytest.fixture(scope="session")
+def exact_int8() -> None:
+    """Skip the test where the processor adds int8 products in 16 bits, which overflow (x86 before VNNI)."""
+    given = {"a": np.full((16, 64), 255, np.uint8), "b": np.full((64, 16), 127, np.int8)}
+    types = {"a": TensorProto.UINT8, "b": TensorProto.INT8}
+    inputs = [helper.make_tensor_value_info(name, types[name], array.shape) for name, array in given.items()]
+    output = helper.make_tensor_value_info("sum", TensorProto.INT32, (16, 16))
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["sum"])
+    graph = helper.make_graph([node], "products", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    if (session.run(None, given)[0] != 64 * 255 * 127).any():
+        pytest.skip("this processor adds int8 products in 16 bits, so ONNX Runtime and torch may differ")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The section of `quantize`: TAO's keys, of which those that mean something here are taken and the others refused."""
+"""The section of `quantize`: TAO's keys; a value that inkmill does not support is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class QuantizeDtype(Section):
     @classmethod
     def _int8(cls, given: str) -> str:
         if given not in ("int8", "native"):
-            raise ValueError(f"{given} is not to be had here; expected int8, or native for what stays in float")
+            raise ValueError(f"{given} is not supported; expected int8, or native for layers that stay in float")
         return given
 
 
 class QuantizeLayers(Section):
-    """What becomes of some layers."""
+    """The precision of some layers."""
 
     module_name: str
     """Pattern of layer names (backbone.*), or Conv2d or Linear for all of that kind."""
@@ -68,12 +68,12 @@ class QuantizeSpec(Section):
 
     @field_validator("backend", "mode", "algorithm")
     @classmethod
-    def _to_be_had(cls, given: str, info: ValidationInfo) -> str:
+    def _supported(cls, given: str, info: ValidationInfo) -> str:
         known = _QUANTIZE[info.field_name or ""]
         if given not in known:
-            raise ValueError(f"{given} is not to be had here; expected {' or '.join(known)}")
+            raise ValueError(f"{given} is not supported; expected {' or '.join(known)}")
         return given
 
 
 _QUANTIZE = {"backend": ("onnxruntime", "modelopt.onnx"), "mode": ("static_ptq",), "algorithm": ("minmax", "max")}
-"""What `quantize` has, of what TAO's does."""
+"""Which of TAO's values `quantize` supports."""

@@ -1,7 +1,7 @@
 """Layers that compute in float what their int8 versions will: fake quantisation (Jacob et al. 2018, arXiv:1712.05877).
 
-A number x is rounded to one of 255 steps, q = clamp(round(x / scale)), and goes on as scale * q; the gradient passes as
-if nothing had happened, except where x was out of range. Zero is step 0 (symmetric), as TensorRT wants it:
+A number x is rounded to one of 255 steps, q = clamp(round(x / scale)), and becomes scale * q; the gradient passes as
+if nothing had been rounded, except where x was out of range. Zero is step 0 (symmetric), as TensorRT wants it:
 
 - weights: -127..127, a scale for each output channel, taken from the weights as they are at the moment;
 - what a layer reads, and what a convolution gives: -128..127, one scale, from the largest magnitude that is usual. That
@@ -43,6 +43,7 @@ class _Rounding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
         steps = (x / scale).round()
+        # Numbers out of range get no gradient: moving them would not change their step.
         inside = steps.clamp(lowest, highest)
         ctx.save_for_backward(steps == inside)
         ctx.layout = x.stride() if lowest == -HIGHEST else None
@@ -90,9 +91,10 @@ class Range(nn.Module):
 
     @torch.no_grad()
     def _look_at(self, x: Tensor, share: float) -> None:
-        if not x.numel():  # a rank whose part of a batch is empty
+        if not x.numel():  # an empty tensor has no largest number: a rank whose part of a batch is empty
             return
         most = x.amax().clamp(min=0) if self.before_relu else x.abs().amax()
+        # A moving average, not a maximum: one outlier would widen the steps of everything else for good.
         self.largest.lerp_(most.to(self.largest.dtype), share)
 
 
@@ -127,7 +129,7 @@ class FakeInt8Layer(nn.Module):
 
     def rounded_weight(self) -> Tensor:
         """Return the weights, rounded."""
-        if self.input_range.measuring is not None:
+        if self.input_range.measuring is not None:  # ranges are measured on what the float model computes
             return self.weight
         return fake_int8(self.weight, self.weight_scale(), -HIGHEST)
 
@@ -145,6 +147,7 @@ class FakeInt8Conv2d(FakeInt8Layer, nn.Conv2d):
     @classmethod
     def of(cls, layer: nn.Conv2d, before: Range | None = None, before_relu: bool = False) -> FakeInt8Conv2d:
         """Return it with the very parameters of `layer`."""
+        # Built on the meta device, without memory: the parameters are those of `layer`, shared with the optimiser.
         new = cls(
             layer.in_channels,
             layer.out_channels,
@@ -166,6 +169,7 @@ class FakeInt8Conv2d(FakeInt8Layer, nn.Conv2d):
         """Return the bias, rounded to the steps of int32 sums."""
         if self.bias is None or self.input_range.measuring is not None:
             return self.bias
+        # int8 x int8 products are summed in int32, whose unit is the product of both scales: the bias is added there.
         step = self.input_range.scale() * self.weight_scale().flatten()
         return fake_int8(self.bias, step, -(2**31), 2**31 - 1)
 

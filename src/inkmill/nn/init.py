@@ -34,7 +34,7 @@ def _initialise_lstm(lstm: nn.LSTM | nn.LSTMCell) -> None:
         if name.startswith("weight_ih"):
             nn.init.xavier_uniform_(parameter)
         elif name.startswith("weight_hh"):
-            for gate in parameter.data.view(4, hidden, -1):
+            for gate in parameter.data.view(4, hidden, -1):  # each gate is a matrix of its own
                 nn.init.orthogonal_(gate)
         else:
             nn.init.zeros_(parameter)

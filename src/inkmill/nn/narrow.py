@@ -29,6 +29,7 @@ def find_cuts(whole: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Cut
     if whole.keys() != weights.keys():
         return {}
     cuts = {}
+    # Anything that pruning cannot have done makes it another model, not a pruned one.
     for name, tensor in whole.items():
         smaller = weights[name]
         if smaller.dim() != tensor.dim():
@@ -49,6 +50,7 @@ def cut(model: Network, cuts: Cuts) -> None:
     """
     state = model.state_dict(keep_vars=True)
     for name, less in cuts.items():
+        # The names and sizes come from a file that may be hostile.
         tensor = state.get(name)
         if tensor is None or len(less) != tensor.dim() or any(a >= b for a, b in zip(less, tensor.shape, strict=True)):
             raise ValueError(f"no tensor {name} that could be cut by {less}")
@@ -66,7 +68,8 @@ def put(model: nn.Module, name: str, value: Tensor) -> None:
 
 
 def agree(model: Network) -> None:
-    """Set what the layers say of their sizes to what their tensors are."""
+    """Set the sizes that layers hold as numbers to those of their tensors."""
+    # torch computes with the tensors; the numbers are read by exporters, by pruning and by cuDNN.
     for part in model.modules():
         if isinstance(part, nn.Conv2d):
             if part.groups == part.out_channels > 1:  # depthwise: a group a channel
@@ -95,6 +98,7 @@ def runs(model: Network) -> bool:
     spec = model.spec
     images = next(model.parameters()).new_full((1, spec.input_channel, spec.input_height, spec.input_width), -1)
     was_training = model.training
+    # Running it is the only complete test: which sizes must agree depends on every connection between layers.
     try:
         with torch.no_grad():
             outputs, expected = model.eval().probe(images)

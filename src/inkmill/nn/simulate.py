@@ -126,11 +126,12 @@ def _look_around(model: Network) -> tuple[dict[nn.Conv2d, _Around], Counter[nn.M
 
 def _run_on_shapes(part: nn.Module, model: Network) -> None:
     """Run one part on the meta device: no weight is touched, nothing is computed."""
-    spec, was_training = model.spec, {module: module.training for module in part.modules()}
+    spec = model.spec
+    was_training = {module: module.training for module in part.modules()}
     tensors = [*part.named_parameters(), *part.named_buffers()]
     images = torch.empty(2, spec.input_channel, spec.input_height, spec.input_width, device="meta")
     with torch.no_grad():
-        part.eval()
+        part.eval()  # batch norms would count this run among their statistics
         torch.func.functional_call(part, {name: tensor.to("meta") for name, tensor in tensors}, (images,))
     for module, training in was_training.items():
         module.training = training
@@ -158,6 +159,7 @@ class _Watch:
         self.called[module] += 1
         if not (given and isinstance(given[0], Tensor) and isinstance(out, Tensor)):
             return
+        # Tensors are told apart by identity: a sum or a reshape between two layers makes a new one, and ends the chain.
         conv = self._made_by.get(id(given[0]), (None, None))[1]
         if isinstance(module, nn.Conv2d):
             seen = self.around.setdefault(module, _Around())
@@ -175,6 +177,7 @@ class _Watch:
 
     def _normed(self, conv: nn.Conv2d, norm: nn.BatchNorm2d, out: Tensor) -> None:
         seen = self.around[conv]
+        # A second norm, or one behind a ReLU, cannot be folded; without statistics there is nothing to fold.
         if seen.norm is not None or seen.relu or norm.running_mean is None:
             return
         seen.norm = norm

@@ -44,6 +44,7 @@ def trained(trained_reader: TrainedReader, tmp_path_factory: pytest.TempPathFact
     return train(load_spec(None, [*trained_reader.overrides, *keys, "train.num_epochs=1", "train.optim.lr=1e-3"])).model
 
 
+@pytest.mark.usefixtures("exact_int8")
 def test_the_file_reads_captchas_as_torch_does_within_int8(trained: Path, captchas: Path) -> None:
     keys = [f"export.checkpoint={trained}", f"evaluate.test={captchas}", f"results_dir={trained.parent}"]
     path = export(load_spec(None, keys))
@@ -143,6 +144,7 @@ def test_onnx_runtime_computes_every_layer_in_int8(keys: list[str], tmp_path: Pa
     )  # often a constant by now
 
 
+@pytest.mark.usefixtures("exact_int8")
 def test_a_free_width_stays_free(captchas: Path) -> None:
     model = simulated(captchas, "model.input_resize=height", "model.input_width=160")
     session = onnxruntime.InferenceSession(recorded(model).SerializeToString(), providers=["CPUExecutionProvider"])

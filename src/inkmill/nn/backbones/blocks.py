@@ -71,6 +71,7 @@ class TokenAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, C) to the same shape."""
         batch, tokens, channels = x.shape
+        # One product for all three, then (3, B, heads, N, channels of a head).
         qkv = self.qkv(x).view(batch, tokens, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, channels))

@@ -41,7 +41,7 @@ class ConvMix(Backbone):
     def forward(self, images: Tensor) -> Tensor:
         """Return the feature map of `images`."""
         x: Tensor = self.convolutions(images)
-        x = x + self.position(x)
+        x = x + self.position(x)  # zero padding at the borders tells each token where it is
         height, width = x.shape[2:]
         tokens = self.norm(self.blocks(x.flatten(2).transpose(1, 2)))
         out: Tensor = tokens.transpose(1, 2).unflatten(2, (height, width))

@@ -26,7 +26,7 @@ class ConvNeXtBlock(nn.Module):
         self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
         self.norm = nn.LayerNorm(channels)
         self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
-        self.scale = nn.Parameter(torch.full((channels,), 1e-6))
+        self.scale = nn.Parameter(torch.full((channels,), 1e-6))  # each block starts as nearly the identity
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same shape."""
@@ -94,6 +94,7 @@ class FANBlock(nn.Module):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """(B, N, C) to the same shape."""
+        # Tokens first: which channels to trust is decided on what they have gathered.
         x = x + self.scale1 * self.tokens(self.norm1(x))
         out: Tensor = x + self.scale2 * self.channels(self.norm2(x), height, width)
         return out

@@ -58,6 +58,7 @@ class ResNet(Backbone):
         self.stage1 = nn.Sequential(*_stage(c // 8, c // 4, 1))
         self.pool2 = nn.MaxPool2d(2)
         self.stage2 = nn.Sequential(*_stage(c // 4, c // 2, 2))
+        # From here on only the height shrinks: every further column that is lost is a time step.
         self.pool3 = nn.MaxPool2d(2, (2, 1), (0, 1))
         self.stage3 = nn.Sequential(*_stage(c // 2, c, 5))
         self.stage4 = nn.Sequential(*[BasicBlock(c, c) for _ in range(3)])

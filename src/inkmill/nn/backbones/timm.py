@@ -83,6 +83,7 @@ def _keep_width(model: nn.Module, images: Tensor) -> None:
     for hook in hooks:
         hook.remove()
     for part, width in widths.items():
+        # How much narrower this layer may still make the map; what came before it has used up the rest.
         down, across = _both(part.stride)  # type: ignore[arg-type]
         allowed = max(1, round(WIDTH_REDUCTION * width / images.shape[3]))
         if across <= allowed:
@@ -137,12 +138,14 @@ class TimmBackbone(Backbone):
     @classmethod
     def _plan(cls, spec: ModelSpec) -> tuple[int, dict[str, tuple[int, int]]]:
         """Return which level to take, and the option for narrow patches."""
+        # A first model shows whether there are patches to narrow, a second its levels.
         patch = _patch_size(_create(spec))
         model = _create(spec, **patch)
         info: Any = model.feature_info
         features = [_as_bchw(f, c) for f, c in zip(cls._adapt(model, spec), info.channels(), strict=True)]
         widths = [feature.shape[3] for feature in features]
         enough = [n for n, width in enumerate(widths) if width >= _PROBE_WIDTH // 8 - 1]
+        # The deepest level that keeps enough time steps; where none does, the widest.
         chosen = enough[-1] if enough else widths.index(max(widths))
         return int(info.out_indices[chosen]), patch
 

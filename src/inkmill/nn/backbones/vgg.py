@@ -26,9 +26,10 @@ class VGG(Backbone):
         self.layers = nn.Sequential(
             *(_conv_relu(spec.input_channel, c // 8), nn.MaxPool2d(2)),
             *(_conv_relu(c // 8, c // 4), nn.MaxPool2d(2)),
+            # From here on only the height shrinks: columns are time steps.
             *(_conv_relu(c // 4, c // 2), _conv_relu(c // 2, c // 2), nn.MaxPool2d((2, 1))),
             *(conv_bn_relu(c // 2, c), conv_bn_relu(c, c), nn.MaxPool2d((2, 1))),
-            nn.Conv2d(c, c, 2),
+            nn.Conv2d(c, c, 2),  # two rows of a 32-pixel image to one
             nn.ReLU(inplace=True),
         )
         initialise(self)

@@ -31,7 +31,7 @@ def base_points(num_fiducial: int) -> Points:
             f"model.num_fiducial must be even and at least 4 (half the points lie on each edge of the text), "
             f"not {num_fiducial}: set model.num_fiducial=20, for example"
         )
-    x = np.linspace(-1, 1, num_fiducial // 2)
+    x = np.linspace(-1, 1, num_fiducial // 2)  # half of the points on each edge
     return np.concatenate([np.stack([x, np.full_like(x, -1)], 1), np.stack([x, np.full_like(x, 1)], 1)])
 
 
@@ -47,11 +47,14 @@ def spline_matrix(num_fiducial: int, height: int, width: int) -> NDArray[np.floa
 
     Everything about the spline but the points is fixed, so its linear system is solved once, in float64.
     """
+    # 1. The spline's linear system: its values at the base points, and no bending from the affine part.
     base = base_points(num_fiducial)
     affine = np.concatenate([np.ones((num_fiducial, 1)), base], axis=1)
     system = np.zeros((num_fiducial + 3, num_fiducial + 3))
     system[:num_fiducial, :3], system[:num_fiducial, 3:] = affine, _radial(base, base)
     system[num_fiducial:, 3:] = affine.T
+
+    # 2. Every pixel's features, times the solved system: one matrix from points to positions.
     y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
     pixels = np.stack([x.ravel(), y.ravel()], axis=1)
     features = np.concatenate([np.ones((len(pixels), 1)), pixels, _radial(pixels, base)], axis=1)
@@ -94,7 +97,7 @@ class TPS(nn.Module):
 
     def control_points(self, images: Tensor) -> Tensor:
         """Return the (B, num_fiducial, 2) points, x and y in [-1, 1] of the input."""
-        features = self.localisation(images).mean(dim=(2, 3))
+        features = self.localisation(images).mean(dim=(2, 3))  # any input size
         with torch.autocast(images.device.type, enabled=False):
             points: Tensor = self.points(self.hidden(features.to(self.points.weight.dtype)))
         return points.view(images.shape[0], points.shape[1] // 2, 2)
