@@ -10,7 +10,6 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import raw_lines
@@ -25,12 +24,12 @@ _LABEL_COLUMNS = ("label", "text", "transcription", "words")
 class CsvTable(LabelFormat):
     """A table whose header names an image column and a label column; other columns are ignored."""
 
-    name: ClassVar[str] = "csv"
-    title: ClassVar[str] = "CSV with the header image_name,label"
-    example: ClassVar[str] = 'image_name,label / a.png,"New York, NY"'
-    header: ClassVar[str] = "image_name,label"
-    specificity: ClassVar[int] = 40
-    file_name: ClassVar[str] = "tgt.csv"
+    name = "csv"
+    title = "CSV with the header image_name,label"
+    example = 'image_name,label / a.png,"New York, NY"'
+    header = "image_name,label"
+    specificity = 40
+    file_name = "tgt.csv"
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
@@ -73,6 +72,7 @@ class CsvTable(LabelFormat):
 
 
 def _columns(header: list[str]) -> tuple[int, int] | None:
+    # Without regard to case, quotes and blanks, as spreadsheets and scripts write headers in every way.
     names = [name.strip().strip('"').lower() for name in header]
     image = next((names.index(name) for name in _IMAGE_COLUMNS if name in names), None)
     label = next((names.index(name) for name in _LABEL_COLUMNS if name in names), None)

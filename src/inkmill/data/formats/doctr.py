@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from inkmill.data.formats.base import Entry, LabelFormat, register
 from inkmill.data.formats.lines import read_text, write_lines
@@ -25,11 +25,11 @@ _DECODER = json.JSONDecoder()
 class DocTr(LabelFormat):
     """A JSON object of image names and texts."""
 
-    name: ClassVar[str] = "doctr"
-    title: ClassVar[str] = "docTR labels.json: {name: text}"
-    example: ClassVar[str] = '{"a.png": "New York"}'
-    specificity: ClassVar[int] = 80
-    file_name: ClassVar[str] = "labels.json"
+    name = "doctr"
+    title = "docTR labels.json: {name: text}"
+    example = '{"a.png": "New York"}'
+    specificity = 80
+    file_name = "labels.json"
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
@@ -83,6 +83,7 @@ def _pairs(text: str, path: Path) -> Iterator[tuple[str, Any, int]]:
         _expect(text, at, "{")
         at = _skip(text, at + 1)
         first = True
+        # The object by hand, its keys and values by the json module, which keeps strictness and speed.
         while text[at : at + 1] != "}":
             if not first:
                 _expect(text, at, ",")

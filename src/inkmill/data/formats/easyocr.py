@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
@@ -16,13 +15,13 @@ from inkmill.errors import LabelFileError
 class EasyOcr(LabelFormat):
     """One image a line after the header: its name, a comma, its label, in which commas and quotes are ordinary text."""
 
-    name: ClassVar[str] = "easyocr"
-    title: ClassVar[str] = "EasyOCR labels.csv: header filename,words; the first comma splits"
-    example: ClassVar[str] = "a.png,New York, NY"
-    header: ClassVar[str] = "filename,words"
-    specificity: ClassVar[int] = 50
-    file_name: ClassVar[str] = "labels.csv"
-    image_folder: ClassVar[str] = ""
+    name = "easyocr"
+    title = "EasyOCR labels.csv: header filename,words; the first comma splits"
+    example = "a.png,New York, NY"
+    header = "filename,words"
+    specificity = 50
+    file_name = "labels.csv"
+    image_folder = ""
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
@@ -31,6 +30,7 @@ class EasyOcr(LabelFormat):
     def read(self, path: Path) -> Iterator[Entry]:
         """See `LabelFormat.read`."""
         lines = read_lines(path)
+        # The header has to match: without one, the first sample would silently be taken for it.
         number, header = next(lines, (1, ""))
         if header.strip() != self.header:
             raise LabelFileError(f"expected the header {self.header} and found {header[:80]!r}", path, number)

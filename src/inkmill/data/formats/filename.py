@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 
 from inkmill.config.dataset import DatasetSpec
 from inkmill.data.formats.base import Entry, LabelFormat, list_images, register, unwritable
@@ -15,6 +14,7 @@ from inkmill.errors import ConfigError, LabelFileError
 DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default
 """The label is what stands before the first dot; a number after it tells images with the same label apart."""
 
+# What some system does not allow in a name, and the dot, which ends the label.
 _UNSAFE = '/\\.<>:"|?*\t\r\n\0'
 
 
@@ -29,11 +29,11 @@ class FileName(LabelFormat):
         ConfigError: the pattern is not a regular expression or has no group `label`.
     """
 
-    name: ClassVar[str] = "filename"
-    title: ClassVar[str] = "label in the file name: label.png, label.2.png; label_pattern says which part"
-    example: ClassVar[str] = "Xk4P.2.png"
-    specificity: ClassVar[int] = 10
-    image_folder: ClassVar[str] = ""
+    name = "filename"
+    title = "label in the file name: label.png, label.2.png; label_pattern says which part"
+    example = "Xk4P.2.png"
+    specificity = 10
+    image_folder = ""
 
     def __init__(self, label_pattern: str | None = None) -> None:
         super().__init__(label_pattern or DEFAULT_PATTERN)
@@ -69,6 +69,7 @@ class FileName(LabelFormat):
         """See `LabelFormat.refuses`; the label must survive as part of a name on every system."""
         if not isinstance(target, Text) or not target.value:
             return "a file name needs a text that is not empty"
+        # 255 bytes is the limit of most file systems; the rest is for the index and the suffix.
         if len(target.value.encode("utf-8", "replace")) > 200 or target.value != target.value.strip():
             return "the label is over 200 bytes, or begins or ends with a blank"
         if self._label(f"{target.value}.1.png") != target.value:

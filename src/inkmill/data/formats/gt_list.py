@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
@@ -21,11 +20,11 @@ _BLANKS = re.compile(r"[ \t]+")
 class GtList(LabelFormat):
     """One image a line: its name, spaces or TABs, its label. Blanks around the label are not part of it."""
 
-    name: ClassVar[str] = "gt_list"
-    title: ClassVar[str] = "NVIDIA TAO: name, space or TAB, label"
-    example: ClassVar[str] = "a.png New York"
-    specificity: ClassVar[int] = 10
-    file_name: ClassVar[str] = "gt_list.txt"
+    name = "gt_list"
+    title = "NVIDIA TAO: name, space or TAB, label"
+    example = "a.png New York"
+    specificity = 10
+    file_name = "gt_list.txt"
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
 from inkmill.data.types import Target, Text
 from inkmill.errors import LabelFileError
 
+# Greedy, so the text ends at the last quote of the line: quotes inside need no escape to be read.
 _LINE = re.compile(r'(?P<name>[^,"]+),[ \t]*"(?P<text>.*)"[ \t]*')
 
 
@@ -22,12 +22,12 @@ _LINE = re.compile(r'(?P<name>[^,"]+),[ \t]*"(?P<text>.*)"[ \t]*')
 class Icdar(LabelFormat):
     """One image a line: its name, a comma, its label in double quotes."""
 
-    name: ClassVar[str] = "icdar"
-    title: ClassVar[str] = 'ICDAR word list: name, "text"'
-    example: ClassVar[str] = 'word_1.png, "New York"'
-    specificity: ClassVar[int] = 60
-    file_name: ClassVar[str] = "gt.txt"
-    image_folder: ClassVar[str] = ""
+    name = "icdar"
+    title = 'ICDAR word list: name, "text"'
+    example = 'word_1.png, "New York"'
+    specificity = 60
+    file_name = "gt.txt"
+    image_folder = ""
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +29,11 @@ _FARTHEST = 1_000_000_000  # pixels: beyond that, float32 arithmetic on corners 
 class IcdarDet(LabelFormat):
     """A folder of images, searched recursively, each with a file of four-cornered regions."""
 
-    name: ClassVar[str] = "icdar_det"
-    title: ClassVar[str] = "ICDAR 2015 text detection: img_1.jpg and gt_img_1.txt"
-    example: ClassVar[str] = "10,8,90,8,90,30,10,30,New York"
-    specificity: ClassVar[int] = 30
-    image_folder: ClassVar[str] = ""
+    name = "icdar_det"
+    title = "ICDAR 2015 text detection: img_1.jpg and gt_img_1.txt"
+    example = "10,8,90,8,90,30,10,30,New York"
+    specificity = 30
+    image_folder = ""
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`; decides by the first image."""
@@ -46,6 +45,7 @@ class IcdarDet(LabelFormat):
         """See `LabelFormat.read`; an image without its file is an error, since its regions are unknown."""
         texts = _texts(path)
         for image in list_images(path):
+            # A file beside the image wins; elsewhere the name decides, if it comes only once.
             beside = path / Path(image).with_name(_text_name(image))
             found = texts.get(beside.name, [])
             if not found:
@@ -103,7 +103,7 @@ def _read(path: Path) -> Polygons:
 
 
 def _region(line: str, path: Path, number: int) -> tuple[NDArray[np.float32], str]:
-    *corners, text = line.split(",", 8)
+    *corners, text = line.split(",", 8)  # the text may hold commas
     if len(corners) != 8 or not all(map(_NUMBER.fullmatch, corners)):
         raise LabelFileError(f"expected eight numbers and a text, e.g. {IcdarDet.example}", path, number)
     values = np.array(corners, np.float64)

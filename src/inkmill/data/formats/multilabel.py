@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
@@ -19,12 +18,12 @@ from inkmill.data.types import Labels, Target
 class MultiLabel(LabelFormat):
     """One image a line: its name, then its class names, all split by blanks; an image without a class is allowed."""
 
-    name: ClassVar[str] = "multilabel"
-    title: ClassVar[str] = "classification: name, then class names, split by blanks"
-    example: ClassVar[str] = "a.jpg cat outdoors"
-    specificity: ClassVar[int] = 20
-    file_name: ClassVar[str] = "labels.ssv"
-    names_folder: ClassVar[bool] = True
+    name = "multilabel"
+    title = "classification: name, then class names, split by blanks"
+    example = "a.jpg cat outdoors"
+    specificity = 20
+    file_name = "labels.ssv"
+    names_folder = True
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
@@ -50,6 +49,7 @@ class MultiLabel(LabelFormat):
             return "multilabel holds class names, not texts"
         if not image or not all(target.names):
             return "a name is empty"
+        # Blanks separate names, so neither the image's nor a class's may hold one.
         words = (unwritable(word, " \t\r\n\0", what) for what, word in _words(image, target))
         return next((refusal for refusal in words if refusal), None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
@@ -17,16 +16,17 @@ from inkmill.errors import LabelFileError
 class PaddleDet(LabelFormat):
     """One image a line: its path, one TAB, its text regions as JSON. An image may have none: `[]`."""
 
-    name: ClassVar[str] = "paddle_det"
-    title: ClassVar[str] = "PaddleOCR text detection: path, TAB, regions as JSON"
-    example: ClassVar[str] = 'images/a.jpg<TAB>[{"transcription": "New York", "points": [[10, 8], [90, 8], [90, 30]]}]'
-    specificity: ClassVar[int] = 70
-    file_name: ClassVar[str] = "Label.txt"
-    names_folder: ClassVar[bool] = True
+    name = "paddle_det"
+    title = "PaddleOCR text detection: path, TAB, regions as JSON"
+    example = 'images/a.jpg<TAB>[{"transcription": "New York", "points": [[10, 8], [90, 8], [90, 30]]}]'
+    specificity = 70
+    file_name = "Label.txt"
+    names_folder = True
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
         lists = [line.partition("\t")[2].lstrip().startswith("[") for line in head]
+        # One line with points will do: images without regions have the empty list.
         regions = '"points"' in "".join(head)
         return "every line holds a TAB and a list of regions" if regions and all(lists) else None
 

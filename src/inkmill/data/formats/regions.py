@@ -24,6 +24,7 @@ IGNORED = ("###", "*")
 def regions_of(rows: Iterator[tuple[NDArray[np.float32], str]]) -> Polygons:
     """Return the polygons of some corners, each (N, 2), and what is written there."""
     pairs = list(rows)
+    # The mark takes the place of a text, so an ignored region has none.
     ignore = tuple(text in IGNORED for _, text in pairs)
     texts = tuple("" if skip else text for skip, (_, text) in zip(ignore, pairs, strict=True))
     return Polygons(tuple(corners for corners, _ in pairs), ignore, texts)
@@ -80,6 +81,7 @@ def _region(row: Any, number: int) -> tuple[NDArray[np.float32], str]:
     text = row.get("transcription") if isinstance(row, dict) else None
     if not isinstance(text, str):
         raise ValueError(f'region {number}: expected {{"transcription": TEXT, "points": [[x, y], ...]}}')
+    # Ragged lists, strings and huge numbers make NumPy raise one of several errors, all of which mean "no region".
     try:
         corners = np.array(row.get("points"), np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -95,4 +97,5 @@ def _is_region(corners: NDArray[np.float32]) -> bool:
 
 
 def _short(number: np.float32) -> float:
+    # Through float32's own shortest text: 0.1 is written as 0.1, not as 0.10000000149011612.
     return int(number) if number == int(number) else float(str(np.float32(number)))

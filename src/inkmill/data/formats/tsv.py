@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import read_lines
@@ -20,12 +19,12 @@ from inkmill.errors import LabelFileError
 class Tsv(LabelFormat):
     """One image a line: its path, one TAB, its label. The label may be empty and may hold spaces."""
 
-    name: ClassVar[str] = "tsv"
-    title: ClassVar[str] = "PaddleOCR, VietOCR, CLOVA: path, TAB, label"
-    example: ClassVar[str] = "images/a.png<TAB>New York"
-    specificity: ClassVar[int] = 30
-    file_name: ClassVar[str] = "labels.tsv"
-    names_folder: ClassVar[bool] = True
+    name = "tsv"
+    title = "PaddleOCR, VietOCR, CLOVA: path, TAB, label"
+    example = "images/a.png<TAB>New York"
+    specificity = 30
+    file_name = "labels.tsv"
+    names_folder = True
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
@@ -37,8 +36,10 @@ class Tsv(LabelFormat):
             names, tab, label = line.partition("\t")
             if not tab or not names:
                 raise LabelFileError("expected an image path, one TAB and a label, e.g. " + self.example, path, number)
+            # PaddleOCR's detection files are tab-separated, too: their JSON must not become a text.
             if label.startswith('[{"') and '"points"' in label:
                 raise LabelFileError("this is a file of text regions (detection), not of texts", path, number)
+            # A second TAB is more likely a third column than a part of the label.
             if "\t" in label:
                 raise LabelFileError("expected one TAB, between path and label, and found more", path, number)
             for name in _names(names, path, number):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 
 from inkmill.data.formats.base import Entry, LabelFormat, list_images, register
 from inkmill.data.formats.lines import read_lines
@@ -19,11 +18,11 @@ _TEXT_FOLDERS = ("label", "labels", "gt", "txt")
 class TxtPerImage(LabelFormat):
     """A folder of images, searched recursively, each with a UTF-8 file of one line; an empty file is an empty label."""
 
-    name: ClassVar[str] = "txt"
-    title: ClassVar[str] = "one .txt an image, beside it or in label/"
-    example: ClassVar[str] = "a.png + a.txt"
-    specificity: ClassVar[int] = 20
-    image_folder: ClassVar[str] = ""
+    name = "txt"
+    title = "one .txt an image, beside it or in label/"
+    example = "a.png + a.txt"
+    specificity = 20
+    image_folder = ""
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`; decides by the first image."""
@@ -38,14 +37,14 @@ class TxtPerImage(LabelFormat):
             if text is None:
                 expected = Path(image).with_suffix(".txt").as_posix()
                 raise LabelFileError(f"no text for this image: expected {expected} in {path}", path / image)
-            lines = list(read_lines(text))
+            lines = list(read_lines(text))  # several lines are several texts, of which none is the label
             if len(lines) > 1:
                 raise LabelFileError(f"expected one line and found {len(lines)}", text, lines[1][0])
             yield Entry(image, Text(lines[0][1] if lines else ""), 1)
 
     def write(self, path: Path, entries: Iterable[Entry]) -> None:
         """See `LabelFormat.write`; `path` is the folder of the images. `convert` writes it into a scratch folder."""
-        made: set[Path] = set()
+        made: set[Path] = set()  # folders, of which there are few
         for image, text in self.checked(entries):
             file = path / self.label_of(image)
             if file.parent not in made:
@@ -68,6 +67,7 @@ class TxtPerImage(LabelFormat):
 
 def find_text(folder: Path, image: str) -> Path | None:
     """Return the text file of an image, or None: beside it, else under label/, labels/, gt/ or txt/ of the folder."""
+    # With images/a.png the text may lie in label/images/a.txt or, as most tools have it, in label/a.txt.
     name = Path(image).with_suffix(".txt")
     inner = Path(*name.parts[1:]) if len(name.parts) > 1 else name
     places = [folder / name, *(folder / sub / part for sub in _TEXT_FOLDERS for part in dict.fromkeys((name, inner)))]

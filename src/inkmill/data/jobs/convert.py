@@ -168,6 +168,7 @@ def _write(plan: ConvertPlan, results: Iterator[ChunkResult], tally: Tally) -> N
 
 
 def _write_labels(labels: LabelFormat, folder: Path, results: Iterator[ChunkResult]) -> None:
+    # A generator all through: results are written as they come, and no list of all labels is made.
     numbered = (pair for chunk in results for pair in zip(chunk.places, chunk.targets, strict=True))
     entries = (Entry(labels.named(place), target, line) for line, (place, target) in enumerate(numbered, 1))
     labels.write(folder if labels.of_folder else folder / labels.file_name, entries)
@@ -181,7 +182,7 @@ def _write_lmdb(folder: Path, results: Iterator[ChunkResult]) -> None:
             with writing(folder), chunk.product.open("rb") as spool:
                 for size, target in zip(chunk.sizes, chunk.targets, strict=True):
                     writer.add(spool.read(size), label_text(target))
-                chunk.product.unlink()
+                chunk.product.unlink()  # at once, or the scratch folder would hold all images twice
         writer.finish()
 
 
@@ -252,6 +253,7 @@ class Tally:
         """Add a chunk that was written."""
         self.samples += len(chunk.sizes)
         self.image_bytes += sum(chunk.sizes)
+        # Chunks come in order, so a checksum of the images' checksums is the same with any number of workers.
         self.checksum = zlib.crc32(np.array(chunk.checksums, "<u4").tobytes(), self.checksum)
         self.characters.update(chunk.characters)
         self.multilabel |= any(isinstance(target, Labels) for target in chunk.targets)

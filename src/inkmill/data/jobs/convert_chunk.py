@@ -13,9 +13,9 @@ import unicodedata
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +102,8 @@ class ChunkResult:
 def convert_chunk(plan: ConvertPlan, chunk: Chunk) -> ChunkResult:
     """Convert one chunk; raises OutputError."""
     result = ChunkResult(chunk.number, len(chunk.indices))
-    with writing(plan.destination), make_sink(plan, chunk.number) as sink:
+    # What a worker cannot write is an error about the destination: the scratch folder means nothing to a user.
+    with writing(plan.destination), closing(make_sink(plan, chunk.number)) as sink:
         for index in chunk.indices.tolist():
             _convert_sample(plan, index, sink, result)
         result.product = sink.product
@@ -162,7 +163,7 @@ def label_text(target: Target) -> str:
 
 
 class Sink(ABC):
-    """Where the samples of one chunk go; a context manager.
+    """Where the samples of one chunk go; it has to be closed.
 
     Attributes:
         product: the file that is written; None when images are files of their own.
@@ -180,14 +181,6 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027 - image files are closed one by one
         """Finish the product."""
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Spool(Sink):
@@ -233,7 +226,7 @@ class _Shard(Sink):
         return ""
 
     def close(self) -> None:
-        self._tar.close()
+        self._tar.close()  # writes the end of the tar, after which the index is true
         write_index(self._index, self._members, len(self._members))
 
     def _add(self, key: str, extension: str, data: bytes) -> Member:
@@ -253,10 +246,12 @@ class _Files(Sink):
         self._folders: set[Path] = set()  # made already
 
     def refuses(self, key: str, target: Target) -> str | None:
+        # The index and the suffix do not matter to what a format can hold; the image need not be parsed again for it.
         place = self._labels.place(self._short(key), target, 0, ".png")
         return self._labels.refuses(self._labels.named(place), target)
 
     def add(self, index: int, key: str, image: bytes, target: Target) -> str:
+        # The suffix comes from the contents: a name may lie about its format.
         suffix = suffix_of(image)
         elsewhere = self._labels.place(f"twice/{index:09d}", target, index, suffix)
         place = elsewhere if index in self._plan.twice else self._labels.place(self._short(key), target, index, suffix)

@@ -56,6 +56,7 @@ def quarantine(folder: Path, source: Source, index: int, reason: str) -> None:
         if not _noted(folder, key):
             append_rejects(folder, [(key, reason, "")])
         return
+    # A hash, for keys may hold anything, and the same sample has to get the same name in every epoch and rank.
     name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     copy = f"{name}{copy_suffix(key, image)}"
     if not (folder / copy).exists():  # else an earlier run has copied it

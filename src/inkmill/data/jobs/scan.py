@@ -21,7 +21,7 @@ Reason = Literal["missing", "unreadable", "no_text", "empty", "out_of_charset", 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 """Why a sample is not used, in the order of the tests: a sample counts under the first that it fails."""
 
-_CHUNK = 1000
+_CHUNK = 1000  # images a task: long enough to outweigh its hand-over, short enough to show progress
 
 
 class ScanResult(NamedTuple):

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from inkmill.data.jobs.rejects import REJECTS
 from inkmill.errors import OutputError
@@ -72,9 +71,7 @@ class Staging:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
         self._lock.release()
 

@@ -43,7 +43,7 @@ class FolderSource(Source):
         if not len(self._images):
             raise DataError(f"{detected.labels} holds no label: nothing to use")
         self._repeats = repeats(self._images)
-        if self._repeats:
+        if self._repeats:  # allowed, for some tools write an image once a text; but often a mistake
             self.notes += (f"{len(self._repeats)} entries name an image that an earlier one names",)
 
     def __len__(self) -> int:
@@ -52,7 +52,8 @@ class FolderSource(Source):
     def image(self, index: int) -> bytes:
         """See `Source.image`."""
         index = self._checked(index)
-        path = os.path.join(self.root, self._images[index])  # noqa: PTH118 - a million times
+        # os.path and open are several times faster than pathlib, and this runs for every sample of every epoch.
+        path = os.path.join(self.root, self._images[index])  # noqa: PTH118
         try:
             with open(path, "rb") as file:  # noqa: PTH123
                 check_image_bytes(os.fstat(file.fileno()).st_size, self.key(index))
@@ -82,12 +83,13 @@ class FolderSource(Source):
     @cached_property
     def fingerprint(self) -> str:
         """Hash names, labels, and every image's size and time; a missing image counts as size -1."""
+        # One stat a file: pixels are not read, but a file that was replaced has another time.
         stats = np.fromiter(map(self._stat, self._images), np.dtype((np.int64, 2)), len(self))
         return fingerprint("folder", self.format, self._images, self._labels, stats)
 
     @cached_property
     def identity(self) -> str:
-        """See `Source.identity`."""
+        """See `Source.identity`; labels may be corrected without changing which samples there are."""
         return fingerprint("folder", self._images)
 
     def _stat(self, image: str) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -138,6 +137,7 @@ class LmdbSource(Source):
 
     def _environment(self) -> _Environment:
         """An environment must not cross a fork, so it is kept with the process it was opened in."""
+        # Spawned processes get none by pickling; a forked one has its parent's, which it must not use.
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = (os.getpid(), _open(self.folder))
         return self._opened[1]
@@ -235,6 +235,7 @@ def _open(folder: Path) -> _Environment:
         raise DataError(f"{folder} holds no data.mdb: expected the folder of an LMDB") from error
     identity = (os.getpid(), status.st_dev, status.st_ino)
     with _LOCK:
+        # Weak references: an environment is closed with the last source that uses it, and opened again for a new one.
         environment = _ENVIRONMENTS.get(identity)
         if environment is None:
             environment = _ENVIRONMENTS[identity] = _Environment(folder)
@@ -306,6 +307,7 @@ class LmdbWriter:
     def add(self, image: bytes, label: str) -> None:
         """Append one sample."""
         self.count += 1
+        # A transaction a sample would be slow, and one for all would hold everything in memory.
         self._pending.append((f"image-{self.count:09d}".encode(), image))
         self._pending.append((f"label-{self.count:09d}".encode(), label.encode("utf-8")))
         self._pending_bytes += len(image) + len(label)
@@ -324,9 +326,7 @@ class LmdbWriter:
     def __enter__(self) -> LmdbWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._env.close()
 
     def _flush(self) -> None:

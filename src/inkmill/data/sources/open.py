@@ -97,7 +97,7 @@ def find_images(asked: Sequence[str]) -> list[Path]:
     Raises:
         DataError: something names no image.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, None] = {}  # an ordered set
     for name in asked:
         for one in _lines(Path(name[1:])) if name.startswith("@") else [name]:
             found.update(dict.fromkeys(_images_of(one)))
@@ -106,6 +106,7 @@ def find_images(asked: Sequence[str]) -> list[Path]:
 
 def _images_of(name: str) -> list[Path]:
     path = Path(name)
+    # Hidden files are included here: who names a folder to be read means all of it.
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     elif path.is_file():

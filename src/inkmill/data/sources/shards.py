@@ -128,6 +128,7 @@ class ShardSource(Source):
 
     def _opened(self, shard: int) -> _OpenShard:
         """Return an open shard; beyond `_OPEN_SHARDS` the least recently used one is dropped."""
+        # The lock guards the table only; reading itself is done by many threads at once.
         with self._lock:
             if shard not in self._open:
                 if len(self._open) >= _OPEN_SHARDS:
@@ -139,6 +140,7 @@ class ShardSource(Source):
     @cached_property
     def fingerprint(self) -> str:
         """See `Source.fingerprint`."""
+        # Keys and offsets alone would not notice a shard that was written again with samples of the same sizes.
         stats = [shard.stat() for shard in self.shards]
         times = np.array([(status.st_size, status.st_mtime_ns) for status in stats], np.int64)
         return fingerprint("shards", self._keys, self._table, times)
@@ -197,6 +199,7 @@ def _index(shards: list[Path]) -> tuple[PackedStrings, NDArray[np.int64], int, C
 
 def _names(shards: list[Path]) -> list[str]:
     """Return the prefix of each shard's keys: its name, with that of its folder where two have the same."""
+    # Keys have to be unique in the source and the same on every machine, so no absolute path is a part of them.
     stems = [shard.stem for shard in shards]
     if len(set(stems)) == len(stems):
         return stems
@@ -273,6 +276,7 @@ def read_members(shard: Path) -> tuple[list[tuple[Member, ...]], bool]:
         DataError: no such file, not a tar, or a compressed one, in which nothing can be found without unpacking.
     """
     try:
+        # An index is only trusted if it matches the tar: offsets of another tar would be images of noise.
         length = shard.stat().st_size
         indexed = _from_index(index_path(shard), length)
         if indexed and _names_match(shard, (indexed[0][0], indexed[-1][-1])):
@@ -332,6 +336,7 @@ def _tar_members(shard: Path, length: int) -> Iterator[Member]:
                 tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 if info.size < 0:  # the next header would lie before this one: an endless loop
                     raise DataError(f"the shard {shard} is damaged: {info.name} has {info.size} bytes")
+                # Hidden files and WebDataset's own metadata (`__name__`) are no samples.
                 last = info.name.rpartition("/")[2]
                 if not info.isreg() or last.startswith(".") or (last.startswith("__") and last.endswith("__")):
                     continue
@@ -367,6 +372,7 @@ def expand_shards(pattern: str) -> list[Path]:
 
 
 def _braces(pattern: str) -> Iterator[str]:
+    # Every second part was inside of braces. The product is checked before it is built: {0..9}{0..9}… grows fast.
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [[part] if at % 2 == 0 else _choices(part, pattern) for at, part in enumerate(parts)]
     total = math.prod(len(choice) for choice in choices)
