@@ -20,6 +20,7 @@ def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, column: int, radiu
     pixels = pixels.contiguous()
     sideways = torch.empty((count, height, width, channels), dtype=torch.float16, device=pixels.device)
     out = torch.empty_like(sideways)
+    # The same kernel twice: pixels of a line are `channels` numbers apart, those of a column a whole line.
     for source, goal, size, step in (
         (pixels, sideways, width, channels),
         (sideways, out, height, width * channels),

@@ -28,6 +28,7 @@ def shade(
     if blurred is not None and place is None:
         pixels, blurred = blurred, None
     pixels, blurred = pixels.contiguous(), None if blurred is None else blurred.contiguous()
+    # Arguments must be tensors: what is absent is stood in for by one that is never read (REPLACED).
     out = torch.empty((batch, height, width, channels), dtype=torch.uint8, device=pixels.device)
     _shade[(batch, triton.cdiv(height * width, _BLOCK))](
         pixels,

@@ -18,7 +18,7 @@ _BLOCK = 512  # pixels of a program
 def warp(images: Tensor, index: Tensor, values: Tensor, space: int, waves: int, wave_count: int) -> Tensor:
     """Do what `data.augment.torch_passes.warp` does, on a GPU; float16, so within a sixteenth of a shade."""
     _, height, width, channels = images.shape
-    images = images.contiguous()
+    images = images.contiguous()  # the kernel computes addresses by itself
     out = torch.empty((len(index), height, width, channels), dtype=torch.float16, device=images.device)
     _warp[(len(index), triton.cdiv(height * width, _BLOCK))](
         images,

@@ -88,7 +88,7 @@ def _blur(params: AugmentParams, channels: int) -> Step:
     sigma = _required(params.part("blur"))[:, 0]
 
     def blur(image: Images, row: int) -> Images:
-        side = 2 * math.ceil(3 * sigma[row]) + 1
+        side = 2 * math.ceil(3 * sigma[row]) + 1  # cut at 3 sigma, as in all engines
         return cast(Images, cv2.GaussianBlur(image, (side, side), float(sigma[row]), borderType=cv2.BORDER_REPLICATE))
 
     return sigma > 0, blur
@@ -97,6 +97,7 @@ def _blur(params: AugmentParams, channels: int) -> Step:
 def _colour(params: AugmentParams, channels: int) -> Step:
     colour = _required(params.colour)
     matrices = colour if channels == 3 else gray_gain(colour)[:, None, :]
+    # Close, not equal: several ops that cancel out leave the identity with a rounding error.
     needed = ~np.isclose(colour, np.eye(3, 4)).all(axis=(1, 2))
     return needed, lambda image, row: cast(Images, cv2.transform(image, matrices[row]))
 
@@ -120,6 +121,7 @@ def _jpeg(params: AugmentParams, channels: int) -> Step:
 
     def compress(image: Images, row: int) -> Images:
         options = [cv2.IMWRITE_JPEG_QUALITY, int(quality[row])]
+        # A real file in memory: OpenCV has no other way, and torch's imitation is tested against it.
         if channels == 1:
             return cast(Images, cv2.imdecode(cv2.imencode(".jpg", image, options)[1], cv2.IMREAD_GRAYSCALE))
         data = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)[1]

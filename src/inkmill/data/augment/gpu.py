@@ -54,6 +54,7 @@ def apply_deferred(images: Tensor, deferred: DeferredAugmentation) -> Tensor:
         return images
     if not images.is_cuda:
         return apply_torch(images, deferred.params)
+    # Free widths give other shapes from batch to batch: each has its own compiled pass, the last used are kept.
     key = (deferred.augmentation.identity, deferred.batch_size, *images.shape[1:], images.device)
     augmenter = _augmenters.pop(key, None)
     if augmenter is None:
@@ -217,6 +218,7 @@ def choose_blocks(
     Returns:
         Whether they have it (else the pass must run uncompiled); for each pass int64 rows, or None for all.
     """
+    # A block is filled up with images that do not need the pass; it does nothing to them.
     counts = {name: int(np.count_nonzero(rows)) for name, rows in needed.items()}
     sizes = {name: block_size(len(rows), shares[name]) for name, rows in needed.items()}
     fits = compiled and all(counts[name] <= sizes[name] for name in needed)
@@ -256,9 +258,11 @@ class CudaGraph:
 
     def __init__(self, run: Callable[..., Tensor], inputs: tuple[Tensor, ...], device: torch.device) -> None:
         self._device = device
+        # 1. Inputs of its own: a graph reads and writes the same addresses at each replay.
         self._inputs = tuple(tensor.to(device, copy=True) for tensor in inputs)
         self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._graph = torch.cuda.CUDAGraph()
+        # 2. Warm up on a side stream, for what compiles and allocates cannot be recorded.
         before = torch.cuda.current_stream(device)
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(before)
@@ -266,7 +270,7 @@ class CudaGraph:
             for _ in range(_WARMUP):
                 run(*self._inputs)
         before.wait_stream(aside)
-        # Other threads, such as a loader's, go on using the GPU meanwhile.
+        # 3. Record. Other threads, such as a loader's, go on using the GPU meanwhile.
         # The stream is named, for torch's own is of the device that the first graph of the process was made on.
         with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
             self._output = run(*self._inputs)

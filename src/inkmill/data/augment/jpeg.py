@@ -38,6 +38,7 @@ def jpeg_marks(pixels: Tensor, quality: Tensor, transform: Tensor, steps: Tensor
     height, width, channels = pixels.shape[1:]
     planes = pixels.permute(0, 3, 1, 2)
     unit = 8 if channels == 1 else 16
+    # Whole blocks: 8 x 8 pixels, and twice that where chroma has half the size. Encoders repeat the border too.
     planes = functional.pad(planes, (0, -width % unit, 0, -height % unit), mode="replicate")
     out = (
         _quantise(planes, _scaled(steps[0], quality), transform)
@@ -62,6 +63,7 @@ def _compress_colour(rgb: Tensor, quality: Tensor, transform: Tensor, steps: Ten
 def _quantise(planes: Tensor, steps: Tensor, transform: Tensor) -> Tensor:
     """Round the 8x8 cosine coefficients of (B, C, H, W) planes to multiples of steps (B, 64)."""
     batch, channels, height, width = planes.shape
+    # One matrix product transforms all blocks: row-major 8 x 8 as a vector of 64.
     blocks = planes.reshape(batch, channels, height // 8, 8, width // 8, 8).permute(0, 1, 2, 4, 3, 5)
     coefficients = (blocks.reshape(batch, -1, 64) - 128) @ transform.T
     coefficients = (coefficients / steps[:, None]).round() * steps[:, None]

@@ -57,6 +57,7 @@ def move_polygons(
     Returns:
         The moved polygons, clipped to the image (Sutherland and Hodgman 1974), with counts.
     """
+    # Params lead from the output to the input, for engines fetch pixels; points go the other way.
     inverse = np.linalg.inv(matrix.astype(np.float64))
     if waves is not None and not waves[:, :2].any():
         waves = None

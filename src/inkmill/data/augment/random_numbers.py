@@ -102,6 +102,7 @@ def noise_ring() -> NDArray[np.int8]:
     same numbers, and none pays for making them: 2**20 places are too many for a model to learn.
     """
     u = uniforms(sample_states(0, 0, np.arange(NOISE_RING // 2)), stream_offsets(stream_ids(0, 2)))
+    # Seed and epoch are 0 for all runs: the ring is a constant that is cheaper to compute than to ship.
     radius = np.sqrt(-2 * np.log1p(-u[0]))  # Box and Muller 1958
     pairs = np.stack([radius * np.cos(2 * np.pi * u[1]), radius * np.sin(2 * np.pi * u[1])])
     ring = np.clip(np.rint(pairs.ravel() * NOISE_UNIT), -127, 127).astype(np.int8)

@@ -106,6 +106,7 @@ class ParamSampler:
         A matrix that changes nothing stays so to the last bit, for engines skip such rows.
         """
         self._keep_horizon_outside()
+        # Ops turn and scale about the centre; engines count pixels from the first. So: shift there, map, shift back.
         x, y = (self.width - 1) / 2, (self.height - 1) / 2
         first, second, third = self.space
         rows = [
@@ -121,6 +122,7 @@ class ParamSampler:
         x, y, w = self.space[2]
         if isinstance(x, float) and isinstance(y, float):
             return  # no perspective
+        # The smallest w lies in a corner: w - nearest. If that is below the limit, x and y shrink until it is not.
         nearest = (abs(x) * self.width + abs(y) * self.height) / 2
         weaker = xp.clip((w - _HORIZON) / xp.clip(nearest, _NEVER_ZERO, None), 0, 1)
         w = w if isinstance(w, float) else xp.clip(w, _HORIZON, None)
@@ -232,6 +234,7 @@ def _shear(op: ops.Shear, sampler: ParamSampler, u: Any) -> None:
 
 @_samples(ops.Scale, "space", 2)
 def _scale(op: ops.Scale, sampler: ParamSampler, u: Any) -> None:
+    # Twice as large means fetching from half as far.
     across = 1 / sampler.uniform(op.factor, u[0], 1.0)
     down = across if op.keep_ratio else 1 / sampler.uniform(op.factor, u[1], 1.0)
     sampler.transform([[across, 0.0, 0.0], [0.0, down, 0.0], [0.0, 0.0, 1.0]])
@@ -253,7 +256,7 @@ def _perspective(op: ops.Perspective, sampler: ParamSampler, u: Any) -> None:
 
 @_samples(ops.Flip, "space", 0)
 def _flip(op: ops.Flip, sampler: ParamSampler, u: Any) -> None:
-    side = 1 - 2 * sampler.on
+    side = 1 - 2 * sampler.on  # -1 mirrors, 1 does nothing
     across, down = (side, 1.0) if op.axis == "horizontal" else (1.0, side)
     sampler.transform([[across, 0.0, 0.0], [0.0, down, 0.0], [0.0, 0.0, 1.0]])
 
@@ -271,6 +274,7 @@ def _curve(op: ops.Curve, sampler: ParamSampler, u: Any) -> None:
 @_samples(ops.Elastic, "waves", 1 + 4 * ELASTIC_WAVES)
 def _elastic(op: ops.Elastic, sampler: ParamSampler, u: Any) -> None:
     xp = sampler.xp
+    # The amplitude is shared among the waves, so that together they move a point by it at most.
     displacement = sampler.height / ELASTIC_WAVES * sampler.uniform(op.amplitude, u[0], 0.0)
     low, high = op.wavelength
     for wave in range(ELASTIC_WAVES):
@@ -298,6 +302,7 @@ def _contrast(op: ops.Contrast, sampler: ParamSampler, u: Any) -> None:
 
 
 def _saturate(sampler: ParamSampler, factor: Number) -> None:
+    # Luma of the colours so far, as a row of the matrix; each channel moves towards it or away from it.
     luma = [_dot(_LUMA, column) for column in zip(*sampler.colour, strict=True)]
     less = 1 - factor  # written so that a factor of 1 is exactly nothing
     sampler.map_colour(lambda entry, column: _plus(entry, _times(less, luma[column] - entry)))
@@ -316,6 +321,7 @@ def _gray(op: ops.Gray, sampler: ParamSampler, u: Any) -> None:
 @_samples(ops.Hue, "colour", 1)
 def _hue(op: ops.Hue, sampler: ParamSampler, u: Any) -> None:
     angle = sampler.xp.deg2rad(sampler.uniform(op.degrees, u[0], 0.0))
+    # In YIQ hue is the angle of (I, Q). Only the difference that the turn makes is added, so 0 degrees add exactly 0.
     less, sine = sampler.xp.cos(angle) - 1, sampler.xp.sin(angle)
     turned = []
     for column in zip(*sampler.colour, strict=True):
@@ -339,6 +345,7 @@ def _invert(op: ops.Invert, sampler: ParamSampler, u: Any) -> None:
 @_samples(ops.Blur, "blur", 1)
 def _blur(op: ops.Blur, sampler: ParamSampler, u: Any) -> None:
     if op.choices:
+        # A chain of `where` and no indexing: the same lines must run with torch in a compiled graph.
         sigma = op.choices[0] + 0 * u[0]
         for number, choice in enumerate(op.choices[1:], 1):
             sigma = sampler.xp.where(u[0] * len(op.choices) >= number, choice, sigma)
@@ -350,6 +357,7 @@ def _blur(op: ops.Blur, sampler: ParamSampler, u: Any) -> None:
 
 @_samples(ops.Noise, "noise", 2)
 def _noise(op: ops.Noise, sampler: ParamSampler, u: Any) -> None:
+    # Independent noises add up by their variances; one piece of the ring serves all.
     sampler.noise_variance = _plus(sampler.noise_variance, sampler.uniform(op.std, u[0], 0.0) ** 2)
     sampler.noise_place = sampler.xp.floor(u[1] * NOISE_RING)
 
@@ -365,6 +373,7 @@ def _cutout(op: ops.Cutout, sampler: ParamSampler, u: Any) -> None:
     height, width = sampler.height, sampler.width
     for first in range(0, 5 * op.count, 5):
         x, y, across, down, shade = (u[first + k] for k in range(5))
+        # Both sides are shares of the height, each sampled by itself.
         half_width = height / 2 * sampler.uniform(op.size, across, 0.0)
         half_height = height / 2 * sampler.uniform(op.size, down, 0.0)
         places = ((x * width, half_width, width), (y * height, half_height, height))
