@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import inkmill
 from inkmill.config.load import load_spec
+from inkmill.config.spec import Spec
 from inkmill.errors import ConfigError, DataError, ModelFileError
 
 
@@ -33,6 +35,27 @@ def test_a_spec_object_takes_no_overrides() -> None:
 def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"notes\.txt: expected a \.safetensors, \.pth or \.onnx file"):
         inkmill.load(tmp_path / "notes.txt")
+
+
+def test_one_file_of_a_run_is_enough_to_read(
+    small_spec: Callable[..., Spec], few_captchas: Path, tmp_path: Path
+) -> None:
+    result = inkmill.train(small_spec())
+    assert sorted(path.name for path in result.folder.glob("*.p*")) == [
+        "curves.png",
+        "model_epoch_001_step_00007.pth",
+        "model_epoch_002_step_00014.pth",
+        "model_epoch_003_step_00021.pth",
+        "ocr_model_latest.pth",
+    ]
+    alone = tmp_path / "elsewhere" / "reader.safetensors"
+    alone.parent.mkdir()
+    alone.write_bytes(result.model.read_bytes())
+    images = sorted((few_captchas.parent / "images").iterdir())[:5]
+    several = inkmill.load(alone, device="cpu").read(images)
+    one_by_one = [inkmill.load(alone, device="cpu").read(image)[0] for image in images]
+    assert [reading.text for reading in several] == [reading.text for reading in one_by_one]
+    assert all(0 <= reading.confidence <= 1 for reading in several)
 
 
 EXPORTS = """

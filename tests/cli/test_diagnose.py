@@ -9,7 +9,7 @@ from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 
 
-def test_it_says_measures_and_writes_all_it_is_asked_for_and_train_takes_the_plan(
+def test_diagnose_writes_its_reports_and_a_plan_that_train_takes(
     some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")

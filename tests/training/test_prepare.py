@@ -69,7 +69,7 @@ def test_parts_of_free_width_have_the_widths_of_their_own_samples(labelled: Labe
         assert one.bucket_widths.shape == (len(one.source),)
 
 
-def test_class_names_are_refused_by_check_and_by_training_whatever_the_characters_are(
+def test_class_names_are_refused_by_check_and_by_training(
     labelled: Labelled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = labelled(["12"] * 30)
