@@ -34,10 +34,12 @@ from inkmill.errors import InkmillError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.machine import machine_stamp, stamp_line
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
 from inkmill.nn.backbones import BACKBONES
 from inkmill.tasks.model import to_input
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 HEADS = ("CTC", "Attn", "Slots")
 CHARSET = list("0123456789abcdefghijklmnopqrstuvwxyz")
@@ -77,11 +79,11 @@ def make(row: Row, args: argparse.Namespace, folder: Path) -> tuple[Spec, int]:
     spec = load_spec(None, [f"results_dir={folder}", f"export.precision={args.precision}"])
     spec.export.checkpoint = str(folder / "reader.safetensors")
     spec.evaluate.test = [SourceSpec(path=path) for path in args.crops_from]
-    card = ModelHeader(model=ModelSpec.model_validate(model), charset=CHARSET, max_label_length=LONGEST)
+    card = ModelHeader.of(Recognition(ModelSpec.model_validate(model), Charset(tuple(CHARSET)), LONGEST))
     torch.manual_seed(0)
-    recognizer = build_recognizer(card.model, card.codec().num_classes, LONGEST)
+    recognizer = build_recognizer(card.model, len(card.open_task().class_names), LONGEST)
     seconds = 2 * widen(recognizer, verification_samples(spec, card, PROBES))  # ONNX Runtime needs about as long
-    save_reader(folder / "reader.safetensors", recognizer.state_dict(), card)
+    save_model(folder / "reader.safetensors", recognizer.state_dict(), card)
     return spec, max(FEWEST, min(args.crops, int(60 * args.minutes / seconds)))
 
 

@@ -74,7 +74,7 @@ def _models(folder: Path, given: Path | None) -> dict[str, bytes]:
 
     given = given or _made(folder)
     weights, card = read_weights(given / "reader.safetensors")
-    torch.save({"reader": card.to_json(), "model": weights}, folder / "reader.pth")
+    torch.save({"header": card.to_json(), "model": weights}, folder / "reader.pth")
     return {
         "onnx": (given / "reader.onnx").read_bytes(),
         "safetensors": (given / "reader.safetensors").read_bytes(),
@@ -87,12 +87,14 @@ def _made(folder: Path) -> Path:
     from inkmill.config.model import ModelSpec
     from inkmill.deploy.export.run import export
     from inkmill.modelfile.header import ModelHeader
-    from inkmill.modelfile.torch_file import save_reader
+    from inkmill.modelfile.torch_file import save_model
+    from inkmill.tasks.recognition.charset import Charset
     from inkmill.tasks.recognition.model import build_recognizer
+    from inkmill.tasks.recognition.task import Recognition
 
     spec = ModelSpec(backbone="Tiny", input_width=64, hidden_size=32)
-    card = ModelHeader(model=spec, charset=list("0123456789"), max_label_length=6)
-    save_reader(folder / "reader.safetensors", build_recognizer(spec, 11, 6).state_dict(), card)
+    card = ModelHeader.of(Recognition(spec, Charset(tuple("0123456789")), 6))
+    save_model(folder / "reader.safetensors", build_recognizer(spec, 11, 6).state_dict(), card)
     settings = [f"export.checkpoint={folder / 'reader.safetensors'}", "export.probabilities=true"]
     export(load_spec(None, [*settings, f"results_dir={folder / 'results'}"]))
     return folder

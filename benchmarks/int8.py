@@ -4,7 +4,7 @@
 
 DATA is a labelled set, each FILE a reader of it (.onnx or .safetensors) with one input size. Each row: words read
 wholly right, strings equal to those of the first file, how far probabilities are from the first file's (largest, mean),
-bytes, and images a second of `classify` on resized pictures in batches of 1 and 32. For the speed all files take turns;
+bytes, and images a second of `outputs` on resized pictures in batches of 1 and 32. For the speed all files take turns;
 the median of the rounds is given with the lowest and highest.
 """
 
@@ -39,8 +39,8 @@ def opened(path: Path, threads: int) -> BaseReader:
 def read(reader: BaseReader, images: NDArray[np.uint8]) -> tuple[list[str], NDArray[np.float32]]:
     """Return the texts and the probabilities of all steps."""
     starts = range(0, len(images), READ_AT_ONCE)
-    batches = [reader.classify(images[start : start + READ_AT_ONCE]) for start in starts]
-    texts = [text for ids, probabilities in batches for text in reader.codec.decode(ids, probabilities)[0]]
+    batches = [images[start : start + READ_AT_ONCE] for start in starts]
+    texts = [found.as_dict()["text"] for batch in batches for found in reader.predict(batch)]
     return texts, np.concatenate([probabilities for _, probabilities in batches])
 
 

@@ -53,7 +53,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import LmdbSource, Source
 from inkmill.data.types import Batch
 from inkmill.machine import cores, machine_stamp, stamp_line
-from inkmill.runtime.torch_reader import on_device, to_input
+from inkmill.tasks.model import to_device, to_input
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import build_recognizer
@@ -128,7 +128,7 @@ class Step:
     def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return targets on the device, and lengths."""
         ids, lengths = CODEC.encode(texts)
-        return on_device(ids, torch.device(self.device)), torch.from_numpy(lengths)
+        return to_device(ids, torch.device(self.device)), torch.from_numpy(lengths)
 
 
 def trained(step: Step, stream: Stream) -> Iterator[Tensor]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inkmill.crypt import find_key
-from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
-from inkmill.runtime.reader import BaseReader, Reading
+from inkmill.errors import ConfigError
+from inkmill.runtime.reader import BaseReader, load_reader
+from inkmill.tasks.recognition.decoder import Reading
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
@@ -18,12 +17,7 @@ __all__ = ["Reading", "evaluate", "load", "train"]
 
 
 def load(
-    path: str | Path,
-    device: str | None = None,
-    *,
-    encryption_key: str | None = None,
-    beam_width: int = 1,
-    words: Iterable[str] | None = None,
+    path: str | Path, device: str | None = None, *, encryption_key: str | None = None, **decoding: Any
 ) -> BaseReader:
     """Return the reader of a model file: `inkmill.load("best_accuracy.safetensors").read(["a.png"])`.
 
@@ -32,37 +26,29 @@ def load(
             which does not.
         device: "cpu" or "cuda"; by default the GPU where there is one.
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
-        beam_width: of CTC's prefix beam search; 1 is greedy.
-        words: the only texts that may be read (a lexicon).
+        decoding: how predictions are chosen, options of the model's task. A text reader takes `beam_width`, of CTC's
+            prefix beam search (1 is greedy), and `words`, the only texts that may be read (a lexicon).
 
     Raises:
         ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         MissingExtraError: a torch file, and torch is not installed.
-        ConfigError: no such device; a beam or words that this model cannot be read with.
+        ConfigError: no such device; an option that the task or this model does not have.
     """
-    path = Path(path)
-    if path.suffix == ".onnx":
-        from inkmill.runtime.onnx import OnnxReader
-
-        return OnnxReader(path, device, encryption_key=encryption_key, beam_width=beam_width, words=words)
-    if path.suffix not in (".safetensors", ".pth"):
-        raise ModelFileError(f"{path}: expected a .safetensors, .pth or .onnx file")
-    try:
-        from inkmill.runtime.torch_reader import TorchReader
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "torch", "train", f"reading {path.suffix} files") from error
-    return TorchReader.load(path, device, find_key(encryption_key), beam_width=beam_width, words=words)
+    reader = load_reader(path, device, encryption_key)
+    if decoding:
+        reader.use(reader.task.decoder(**decoding))
+    return reader
 
 
 def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResult:
-    """Train a reader and return where it is and how good it is.
+    """Train a model and return where it is and how good it is.
 
     Args:
         spec: a Spec, a spec file, or the name of a preset; without it the defaults count.
         overrides: `dotted_key=value` with the dots written as double underscores: `train__num_epochs=3`.
 
     Raises:
-        InkmillError: anything a user can mend.
+        InkmillError: anything a user can fix.
     """
     from inkmill.training.run import train as run
 
@@ -70,14 +56,14 @@ def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResul
 
 
 def evaluate(spec: Spec | str | Path | None = None, **overrides: Any) -> dict[str, Any]:
-    """Score a reader on the test sets of a spec and return its metrics.
+    """Score a model on the test sets of a spec and return its metrics.
 
     Args:
         spec: a Spec, a spec file, or the name of a preset; without it the defaults count.
         overrides: as for `train`.
 
     Raises:
-        InkmillError: anything a user can mend.
+        InkmillError: anything a user can fix.
     """
     from inkmill.runtime.evaluate import evaluate as run
 

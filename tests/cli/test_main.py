@@ -110,7 +110,7 @@ def test_an_interrupted_run_says_so_in_its_status(number: signal.Signals, code: 
     script = (
         "import os, sys\n"
         "from inkmill.cli import check, main\n"
-        f"check._open = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+        f"check._check = lambda *_: os.kill(os.getpid(), {int(number)})\n"
         "main.main(['check', 'x', 'results_dir=' + sys.argv[1]])\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)

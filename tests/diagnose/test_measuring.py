@@ -119,7 +119,7 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
     loop = rig.loop
     rig.close()
     before = [parameter.clone() for parameter in loop.model.parameters()]
-    monkeypatch.setattr("inkmill.diagnose.rig.build_recognizer", None)  # there is no other model
+    monkeypatch.setattr("inkmill.tasks.recognition.task.Recognition.build", None)  # there is no other model
     augmented = changed(spec, {"dataset.cache": "ram", "dataset.augmentation": {"preset": "captcha"}})
     assert run_trial(augmented, found, 0.2, 0.1, loop=loop).mean > 0
     assert any(not torch.equal(old, new) for old, new in zip(before, loop.model.parameters(), strict=True))
@@ -240,7 +240,7 @@ def test_a_cold_trial_takes_more_of_the_data_where_its_sample_has_too_few_batche
     some = take_sample(spec, disk, lambda line: None, 32)
     more = enough_to_try(some, spec)
     assert len(more.source) == 4 * 2 * 16
-    assert more.prepared.charset == some.prepared.charset, "the step must stay what it was compiled for"
+    assert more.prepared.task is some.prepared.task, "the step must stay what it was compiled for"
     assert enough_to_try(more, spec) is more
     greedy = spec_of("dataset.workers=16", "dataset.batch_size=64")
     everything = enough_to_try(some, greedy)

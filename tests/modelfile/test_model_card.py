@@ -6,6 +6,8 @@ from pathlib import Path
 from inkmill.config.model import ModelSpec
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step, write_model_card
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.task import Recognition
 
 
 def test_a_card_says_what_is_known_and_calls_the_rest_unknown(tmp_path: Path) -> None:
@@ -16,7 +18,7 @@ def test_a_card_says_what_is_known_and_calls_the_rest_unknown(tmp_path: Path) ->
         "data": {"train": {"used": 10, "lost": {}, "fingerprint": "abc"}},
         "licence": {"weights": "Apache-2.0", "data": None},
     }
-    card = ModelHeader(model=ModelSpec(backbone="Tiny"), charset=["|", "`", "đ"], max_label_length=9, provenance=told)
+    card = ModelHeader.of(Recognition(ModelSpec(backbone="Tiny"), Charset(("|", "`", "đ")), 9), told)
     write_model_card(tmp_path / "a.onnx", card, parameters=1234)
     facts = json.loads((tmp_path / "a.onnx.card.json").read_text("utf-8"))
     assert facts["licence"] == {"weights": "Apache-2.0", "data": "unknown"}
@@ -37,5 +39,5 @@ def test_a_card_says_what_is_known_and_calls_the_rest_unknown(tmp_path: Path) ->
 
 def test_a_bare_card_makes_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"")
-    write_model_card(tmp_path / "a.onnx", ModelHeader(model=ModelSpec(), charset=list("ab"), max_label_length=1))
+    write_model_card(tmp_path / "a.onnx", ModelHeader.of(Recognition(ModelSpec(), Charset(tuple("ab")), 1)))
     assert "| parameters | unknown |" in (tmp_path / "a.onnx.card.md").read_text("utf-8")

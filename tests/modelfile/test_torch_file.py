@@ -14,8 +14,10 @@ from inkmill.config.model import ModelSpec
 from inkmill.crypt import Key
 from inkmill.errors import ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import load_checkpoint, load_reader, read_any, read_weights, save_reader
+from inkmill.modelfile.torch_file import load_checkpoint, load_model, read_any, read_weights, save_model
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 
 @pytest.fixture
@@ -26,13 +28,13 @@ def model() -> Recognizer:
 
 @pytest.fixture
 def card(model: Recognizer) -> ModelHeader:
-    return ModelHeader(model=model.spec, charset=["a", "b"], max_label_length=5)
+    return ModelHeader.of(Recognition(model.spec, Charset(("a", "b")), 5))
 
 
 def test_a_reader_comes_back_with_its_weights_and_card(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
-    save_reader(path, model.to(memory_format=torch.channels_last).state_dict(), card)
-    again, its_card = load_reader(path)
+    save_model(path, model.to(memory_format=torch.channels_last).state_dict(), card)
+    again, its_card = load_model(path)
     assert its_card == card
     assert not again.training
     images = torch.rand(2, 1, 32, 32)
@@ -47,35 +49,36 @@ def test_files_without_a_card_are_given_as_they_are(tmp_path: Path) -> None:
     assert torch.equal(read_any(tmp_path / "a.safetensors")[0]["a.weight"], weights["a.weight"])
     assert read_any(tmp_path / "a.pth")[0].keys() == {"state_dict"}
     for name in ("a.safetensors", "a.pth"):
-        with pytest.raises(ModelFileError, match=r"no reader of inkmill.*train\.pretrained_model_path="):
+        with pytest.raises(ModelFileError, match=r"no model of inkmill.*train\.pretrained_model_path="):
             read_weights(tmp_path / name)
 
 
 def test_weights_that_do_not_fit_the_card_are_refused(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
-    save_reader(path, model.state_dict(), card.model_copy(update={"charset": ["a", "b", "c"]}))
-    with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its card: "):
-        load_reader(path)
+    other = card.task_header | {"charset": ["a", "b", "c"]}
+    save_model(path, model.state_dict(), card.model_copy(update={"task_header": other}))
+    with pytest.raises(ModelFileError, match=r"reader\.safetensors: its weights do not fit its header: "):
+        load_model(path)
 
 
 @pytest.mark.parametrize("weights", [3, [1, 2], {"head.classes.bias": "none"}])
 def test_a_checkpoint_whose_weights_are_no_tensors_is_damaged(weights: Any, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "damaged.pth"
-    torch.save({"reader": card.to_json(), "model": weights}, path)
+    torch.save({"header": card.to_json(), "model": weights}, path)
     with pytest.raises(ModelFileError, match=r"damaged\.pth: damaged, for its weights are no tensors"):
-        load_reader(path)
+        load_model(path)
 
 
 def test_a_card_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "damaged.pth"
-    torch.save({"reader": 3, "model": {"a": torch.ones(1)}}, path)
-    with pytest.raises(ModelFileError, match="not a reader's card"):
-        load_reader(path)
+    torch.save({"header": 3, "model": {"a": torch.ones(1)}}, path)
+    with pytest.raises(ModelFileError, match="not a model's header"):
+        load_model(path)
 
 
 def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
-    save_reader(path, model.state_dict(), card, Key("k"))
+    save_model(path, model.state_dict(), card, Key("k"))
     assert b"head.classes" not in path.read_bytes()
     weights, its_card = read_weights(path, Key("k"))
     assert its_card == card
@@ -83,33 +86,33 @@ def test_an_encrypted_reader_is_read_with_its_key_alone(model: Recognizer, card:
     with pytest.raises(ModelFileError, match="encrypted; give its key"):
         read_any(path)
     with pytest.raises(ModelFileError, match="this encryption key does not open it"):
-        load_reader(path, key=Key("another"))
+        load_model(path, key=Key("another"))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_a_flipped_bit_in_a_weight_is_damage(suffix: str, model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     path = tmp_path / f"reader{suffix}"
-    save_reader(tmp_path / "reader.safetensors", model.state_dict(), card)
-    torch.save({"reader": card.to_json(), "model": model.state_dict()}, tmp_path / "reader.pth")
-    assert load_reader(path)[1] == card
+    save_model(tmp_path / "reader.safetensors", model.state_dict(), card)
+    torch.save({"header": card.to_json(), "model": model.state_dict()}, tmp_path / "reader.pth")
+    assert load_model(path)[1] == card
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=rf"reader\{suffix}: damaged, for its bytes are not those"):
-        load_reader(path)
+        load_model(path)
 
 
 def test_a_header_that_promises_too_much_costs_nothing(model: Recognizer, card: ModelHeader, tmp_path: Path) -> None:
     huge = card.model_copy(update={"model": card.model.model_copy(update={"sequence": "BiLSTM", "hidden_size": 8192})})
     path = tmp_path / "huge.safetensors"
-    save_reader(path, model.state_dict(), huge)
+    save_model(path, model.state_dict(), huge)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ModelFileError, match="its weights do not fit its card"):
-        load_reader(path)
+    with pytest.raises(ModelFileError, match="its weights do not fit its header"):
+        load_model(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # the BiLSTM alone would be 4 GiB
     path.write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
     with pytest.raises(ModelFileError, match="a header of 1,099,511,627,776 bytes"):
-        load_reader(path)
+        load_model(path)
 
 
 def test_a_checkpoint_whose_entries_are_compressed_is_refused(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"cannot be read .*folder; a file was expected"):
         load_checkpoint(tmp_path)
     with pytest.raises(ModelFileError, match="no such model file"):
-        load_reader(tmp_path)
+        load_model(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -142,12 +145,12 @@ def test_weights_that_repeat_one_number_for_ever_are_refused(
     spread = {
         name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in model.state_dict().items()
     }
-    torch.save({"model": spread, "reader": card.to_json()}, tmp_path / "bomb.pth")
+    torch.save({"model": spread, "header": card.to_json()}, tmp_path / "bomb.pth")
     with pytest.raises(ModelFileError, match="its weights claim more bytes than the file has"):
-        load_reader(tmp_path / "bomb.pth")
+        load_model(tmp_path / "bomb.pth")
 
 
 def test_an_exported_reader_is_not_called_a_pickle(tmp_path: Path) -> None:
     (tmp_path / "reader.onnx").write_bytes(b"x")
-    with pytest.raises(ModelFileError, match="an exported reader"):
-        load_reader(tmp_path / "reader.onnx")
+    with pytest.raises(ModelFileError, match="an exported model"):
+        load_model(tmp_path / "reader.onnx")

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import load_reader, save_reader
+from inkmill.modelfile.torch_file import load_model, save_model
 from inkmill.nn.fake_int8 import FakeInt8Conv2d, measure
 from inkmill.nn.narrow import cut
 from inkmill.nn.simulate import layers_in_float, layers_in_int8, simulate_int8
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import Recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 Build = Callable[..., Recognizer]
 SMALL = {"input_width": 64, "input_height": 32, "feature_channel": 32, "hidden_size": 16}
@@ -98,9 +100,9 @@ def test_what_a_convolution_gave_the_next_one_does_not_measure_again(build: Buil
 def test_a_file_keeps_the_ranges_and_tells_what_it_is(build: Build, tmp_path: Path) -> None:
     model = build(backbone="Tiny", sequence="none", quantize=True, input_width=64)
     measured(model)
-    card = ModelHeader(model=model.spec, charset=list("0123456789"), max_label_length=4)
-    save_reader(tmp_path / "reader.safetensors", model.state_dict(), card)
-    again, its_card = load_reader(tmp_path / "reader.safetensors")
+    card = ModelHeader.of(Recognition(model.spec, Charset(tuple("0123456789")), 4))
+    save_model(tmp_path / "reader.safetensors", model.state_dict(), card)
+    again, its_card = load_model(tmp_path / "reader.safetensors")
     assert its_card.model.quantize
     assert layers_in_int8(again) == layers_in_int8(model)
     with torch.no_grad():
@@ -116,9 +118,9 @@ def test_a_pruned_model_is_folded_and_found_again_in_its_own_sizes(build: Build,
     cut(narrow, {f"backbone.{name}": less for name, less in fewer.items()})
     simulate_int8(used(narrow))
     measured(narrow)
-    card = ModelHeader(model=narrow.spec, charset=list("0123456789"), max_label_length=4)
-    save_reader(tmp_path / "reader.safetensors", narrow.state_dict(), card)
-    again, _ = load_reader(tmp_path / "reader.safetensors")
+    card = ModelHeader.of(Recognition(narrow.spec, Charset(tuple("0123456789")), 4))
+    save_model(tmp_path / "reader.safetensors", narrow.state_dict(), card)
+    again, _ = load_model(tmp_path / "reader.safetensors")
     assert again.get_parameter("backbone.convolutions.0.0.weight").shape == (12, 1, 3, 3)
     with torch.no_grad():
         torch.testing.assert_close(again(pictures(narrow)), narrow(pictures(narrow)), atol=0, rtol=0)

@@ -11,8 +11,10 @@ from inkmill.config.load import load_spec
 from inkmill.config.model import ModelSpec
 from inkmill.deploy.export.run import export
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_recognizer(spec, 11, 6)
     with torch.no_grad():
         model.head.get_parameter("classes.weight").mul_(30)  # sure of what it reads, as trained ones are
-    card = ModelHeader(model=spec, charset=list("0123456789"), max_label_length=6)
-    save_reader(place / "reader.safetensors", model.state_dict(), card)
+    card = ModelHeader.of(Recognition(spec, Charset(tuple("0123456789")), 6))
+    save_model(place / "reader.safetensors", model.state_dict(), card)
     settings = [f"export.checkpoint={place / 'reader.safetensors'}", "export.probabilities=true"]
     export(load_spec(None, [*settings, f"results_dir={place / 'results'}"]))
     return place

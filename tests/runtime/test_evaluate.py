@@ -18,10 +18,12 @@ from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.sources import open_source
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
-from inkmill.runtime import evaluate as evaluation
+from inkmill.modelfile.torch_file import save_model
 from inkmill.runtime.evaluate import evaluate
+from inkmill.tasks.recognition import task as recognition
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 from inkmill.timings import Timings
 
 
@@ -33,8 +35,8 @@ def spec(few_captchas: Path, tmp_path: Path) -> Spec:
     spec = load_spec(
         None, [*small, f"evaluate.checkpoint={model}", f"evaluate.test={few_captchas}", f"results_dir={tmp_path}"]
     )
-    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
-    save_reader(model, build_recognizer(spec.model, card.codec().num_classes, 6).state_dict(), card)
+    card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6))
+    save_model(model, build_recognizer(spec.model, card.open_task().codec.num_classes, 6).state_dict(), card)
     return spec
 
 
@@ -54,13 +56,13 @@ def test_seconds_are_in_the_table_and_the_json(spec: Spec, tmp_path: Path) -> No
 def test_a_slow_metric_is_named(
     spec: Spec, monkeypatch: pytest.MonkeyPatch, undisturbed: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    score = evaluation.score
+    score = recognition.score
 
     def slow_score(truths: Sequence[str], texts: Sequence[str]) -> Any:
         time.sleep(2.0)
         return score(truths, texts)
 
-    monkeypatch.setattr(evaluation, "score", slow_score)
+    monkeypatch.setattr(recognition, "score", slow_score)
 
     def scoring() -> bool:
         seconds = evaluate(spec)["seconds"]
@@ -74,5 +76,5 @@ def test_readers_that_do_without_torch_tell_forward_from_decoding(spec: Spec) ->
     reader = load(str(spec.evaluate.checkpoint), beam_width=2)
     loader = make_loader(LoadPlan(open_source(spec.evaluate.test[0]), reader.resize, shuffle=False))
     timings = Timings()
-    assert sum(len(texts) for _, texts, _ in reader.read_batches(loader, timings)) == 120
+    assert sum(len(texts) for _, texts, *_ in reader.read_batches(loader, timings)) == 120
     assert min(timings.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0

@@ -202,15 +202,21 @@ def huge_card(model: onnx.ModelProto) -> None:
     [
         (outside, "keeps weights in other files, which is refused"),
         (outside_in_a_node, "keeps weights in other files, which is refused"),
-        (other_input, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
-        (other_output, "damaged, or not an ONNX file that can be run|its graph is not the one that its card describes"),
+        (
+            other_input,
+            "damaged, or not an ONNX file that can be run|its graph is not the one that its header describes",
+        ),
+        (
+            other_output,
+            "damaged, or not an ONNX file that can be run|its graph is not the one that its header describes",
+        ),
         (loop, r"its graph has loops \(Loop\)"),
         (long_loop, r"its graph has loops \(Loop\)"),
         (nested_loop, r"its graph has loops \(Loop\)"),
         (two_counts, r"its graph has loops \(Loop\)"),
         (function, "holds functions or training graphs"),
-        (no_card, "an ONNX file without a reader's card"),
-        (huge_card, r"its header is not a reader's card \(model.input_width: Input should be less than"),
+        (no_card, "an ONNX file without a model's header"),
+        (huge_card, r"its header is not a model's header \(model.input_width: Input should be less than"),
     ],
 )
 def test_a_hostile_file_is_refused_in_one_sentence(
@@ -247,7 +253,7 @@ def test_what_is_no_onnx_file_is_refused_before_it_is_parsed(data: bytes) -> Non
 
 def test_every_flipped_bit_of_a_sealed_file_is_noticed(folder: Path) -> None:
     data = (folder / "reader.onnx").read_bytes()
-    assert json.loads(read_metadata(data, "x")["inkmill"])["format"] == "inkmill-reader-1"
+    assert json.loads(read_metadata(data, "x")["inkmill"])["format"] == "inkmill-model-1"
     random = np.random.default_rng(0)
     for position in random.integers(0, len(data), 25):
         changed = bytearray(data)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,6 +15,8 @@ from inkmill.config.model import ModelSpec
 from inkmill.errors import DataError, ImageError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.reader import BaseReader
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.task import Recognition
 
 Pixels = NDArray[np.uint8]
 
@@ -25,13 +28,13 @@ class Brightness(BaseReader):
         spec = ModelSpec.model_validate(
             {"input_width": 64, "input_height": 16, "input_channel": channels, "input_resize": resize}
         )
-        super().__init__(ModelHeader(model=spec, charset=["a", "b"], max_label_length=4))
+        super().__init__(ModelHeader.of(Recognition(spec, Charset(("a", "b")), 4)))
         self.shown: list[Pixels] = []
 
-    def classify(self, images: Pixels) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def outputs(self, images: Pixels, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         self.shown.append(images)
         ids = np.where(images.mean(axis=(1, 2, 3)) > 127, 1, 2).astype(np.int32)[:, None]
-        return ids, np.full(ids.shape, 0.75, np.float32)
+        return {"output_id": ids, "output_prob": np.full(ids.shape, 0.75, np.float32)}
 
 
 def flat(value: int, width: int = 40) -> Pixels:
@@ -137,20 +140,14 @@ def test_bytes_of_any_kind_are_one_picture(red: Pixels) -> None:
     assert [len(Brightness().read(kind(data))) for kind in (bytes, bytearray, memoryview)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("wants_all", [False, True])
-def test_probabilities_that_are_no_numbers_are_damage_and_no_empty_text(wants_all: bool, red: Pixels) -> None:
+def test_outputs_that_are_no_numbers_are_damage_and_no_empty_text(red: Pixels) -> None:
     class Broken(Brightness):
-        def classify(self, images: Pixels) -> tuple[np.ndarray, np.ndarray]:
-            ids, probabilities = super().classify(images)
-            return ids * 0, probabilities * np.nan
+        def outputs(self, images: Pixels, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+            found = super().outputs(images)
+            return found | {"output_prob": found["output_prob"] * np.nan}
 
-        def probabilities(self, images: Pixels) -> np.ndarray:
-            return np.full((len(images), 4, len(self.codec.class_names)), np.nan, np.float32)
-
-    reader = Broken()
-    reader.decoder.wants_all = wants_all
     with pytest.raises(ModelFileError, match="no numbers: its weights are damaged"):
-        reader.read([red])
+        Broken().read([red])
 
 
 def test_a_pil_image_with_damaged_exif_is_read_upright_and_a_memmap_is_an_array(red: Pixels, tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ import torch
 from inkmill.config.model import ModelSpec
 from inkmill.data.types import Batch, Text
 from inkmill.errors import ConfigError
-from inkmill.runtime.torch_reader import TorchReader, read_with_loss
+from inkmill.runtime.torch_reader import TorchReader, predict_batches
 from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import make_codec
-from inkmill.tasks.recognition.model import build_recognizer
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.recognition.task import Recognition
 
 
 def batch(texts: list[str]) -> Batch:
@@ -26,12 +24,12 @@ def batch(texts: list[str]) -> Batch:
 
 @pytest.mark.parametrize("prediction", ["CTC", "Attn", "Slots"])
 def test_a_batch_of_which_nothing_is_left_adds_no_loss(prediction: Literal["CTC", "Attn", "Slots"]) -> None:
-    codec = make_codec(prediction, Charset(tuple("ab")), 3)
     spec = ModelSpec(backbone="Tiny", sequence="none", TPS=True, input_width=32, prediction=prediction)
-    model = build_recognizer(spec, codec.num_classes, 3).eval()
-    found = list(read_with_loss(model, [batch([]), batch(["a", "ba"]), batch([])], codec, Normaliser([])))
-    assert [truths for _, truths, _, _, _ in found] == [["a", "ba"]]
-    assert math.isfinite(found[0][4])
+    task = Recognition(spec, Charset(tuple("ab")), 3)
+    batches = [batch([]), batch(["a", "ba"]), batch([])]
+    found = list(predict_batches(task.build().eval(), task, task.plain_decoder(), batches, with_loss=True))
+    assert [one.truths for one in found] == [["a", "ba"]]
+    assert math.isfinite(found[0].loss)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

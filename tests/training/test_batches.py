@@ -15,7 +15,7 @@ from inkmill.config.load import load_spec
 from inkmill.data.jobs.convert import convert
 from inkmill.data.sources import open_source
 from inkmill.errors import ConfigError
-from inkmill.runtime.torch_reader import to_input
+from inkmill.tasks.model import to_input
 from inkmill.training.batches import open_loaders
 from inkmill.training.prepare import prepare
 

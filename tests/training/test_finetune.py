@@ -12,12 +12,15 @@ from torch import Tensor
 
 import inkmill
 from inkmill.config.model import ModelSpec
+from inkmill.config.spec import Spec
+from inkmill.config.train import TrainSpec
 from inkmill.errors import CharsetError, ConfigError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 from inkmill.training.finetune import RemapReport, start_from
 
 DIGITS = Charset(tuple("0123456789"))
@@ -81,7 +84,12 @@ def fresh(charset: Charset, prediction: str = "CTC", **keys: Any) -> Recognizer:
 
 def started(path: Path, charset: Charset, listed: Charset | None, **keys: Any) -> tuple[Recognizer, RemapReport]:
     model = fresh(charset, **keys)
-    return model, start_from(model, charset, path, listed)
+    spec = Spec(model=model.spec)
+    if listed is not None:
+        file = path.with_name("characters.txt")
+        listed.save(file)
+        spec.train = TrainSpec(pretrained_model_path=str(path), pretrained_character_list=str(file))
+    return model, start_from(model, Recognition(model.spec, charset, 5), path, spec)
 
 
 def rows(model: Recognizer) -> dict[str, Tensor]:
@@ -135,7 +143,8 @@ def test_listed_characters_bring_their_rows_with_them(prediction: str, tmp_path:
     torch.save(theirs, path)
     untouched = rows(fresh(OTHERS, prediction))
     model, report = started(path, OTHERS, DIGITS, prediction=prediction)
-    assert (report.head_cached, report.head_new) == ("9870", "z")
+    assert report.classes_new == ("z",)
+    assert set("9870") <= set(report.classes_kept)
     specials = model.head.specials
     ours = rows(model)
     layer = "Prediction" if prediction == "CTC" else "Prediction.generator"
@@ -150,13 +159,13 @@ def test_listed_characters_bring_their_rows_with_them(prediction: str, tmp_path:
         assert torch.equal(new[:, 16 + specials + 1 :], old[:, [16 + specials + int(char) for char in "9870"]])
 
 
-def test_without_a_list_the_head_starts_anew_and_the_report_says_what_to_give(weights_file: Path) -> None:
+def test_without_a_list_the_head_starts_fresh_and_the_report_says_what_to_give(weights_file: Path) -> None:
     _, report = started(weights_file, DIGITS, None)
     assert report.fresh.keys() == {"head.classes.weight", "head.classes.bias"}
     assert report.lines() == [
-        f"{len(clova()) - 2} tensors taken, 2 start anew, 0 of the file unused",
+        f"{len(clova()) - 2} tensors taken, 2 start fresh, 0 of the file unused",
         *(
-            f"  anew: head.classes.{part} (the file does not say which characters its rows are: "
+            f"  fresh: head.classes.{part} (the file does not say which characters its rows are: "
             "give train.pretrained_character_list)"
             for part in ("weight", "bias")
         ),
@@ -171,23 +180,23 @@ def test_a_list_of_another_length_is_refused_with_both_numbers(weights_file: Pat
 def test_a_list_for_a_file_that_has_its_characters_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reader.safetensors"
     model = fresh(DIGITS)
-    save_reader(path, model.state_dict(), ModelHeader(model=model.spec, charset=list(DIGITS.chars), max_label_length=5))
+    save_model(path, model.state_dict(), ModelHeader.of(Recognition(model.spec, DIGITS, 5)))
     with pytest.raises(ConfigError, match=r"holds its characters itself: leave train\.pretrained_character_list out"):
         started(path, DIGITS, DIGITS)
-    assert started(path, OTHERS, None)[1].head_cached == "9870"
+    assert started(path, OTHERS, None)[1].classes_kept == ("[blank]", *"9870")
 
 
 @pytest.mark.parametrize("prediction", ["Attn", "Slots"])
 def test_the_head_of_another_kind_is_not_taken(prediction: str, weights_file: Path) -> None:
     _, report = started(weights_file, DIGITS, DIGITS, prediction=prediction)
     assert report.fresh["head.classes.bias"] == f"the head of the file is CTC, here it is {prediction}"
-    assert (report.head_cached, report.head_new) == ("", "")
+    assert (report.classes_kept, report.classes_new) == ((), ())
 
 
 def test_what_the_model_has_no_place_for_is_counted_by_stage(weights_file: Path) -> None:
     model = fresh(DIGITS, backbone="Tiny")
     with pytest.raises(ModelFileError, match=r"none of its 24 tensors fits this model; give the architecture"):
-        start_from(model, DIGITS, weights_file)
+        start_from(model, Recognition(model.spec, DIGITS, 5), weights_file, Spec())
     _, report = started(weights_file, DIGITS, DIGITS, backbone="Tiny", hidden_size=16, sequence="BiLSTM")
     assert "  unused: backbone (22 tensors)" in report.lines()
 
@@ -206,6 +215,6 @@ def test_reading_with_such_a_file_is_one_sentence_that_says_what_to_do(weights_f
         with pytest.raises(ModelFileError) as caught:
             inkmill.load(path)
         assert str(caught.value) == (
-            f"{path}: no reader of inkmill, for it does not say its input and characters; "
+            f"{path}: no model of inkmill, for it has no header that says its task and input; "
             f"train from it with train.pretrained_model_path={path}, and read with the file that training writes"
         )

@@ -14,7 +14,7 @@ from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError, InkmillError
-from inkmill.modelfile.torch_file import load_reader
+from inkmill.modelfile.torch_file import load_model
 from inkmill.nn.backbones.base import Backbone
 from inkmill.nn.fake_int8 import PACE, measure
 from inkmill.nn.simulate import is_simulated
@@ -50,14 +50,14 @@ def runs(few_captchas: Path, small_settings: list[str], tmp_path_factory: pytest
 
 
 def test_fine_tuning_moves_weights_and_ranges_and_the_file_reads_alone(runs: Runs) -> None:
-    model, card = load_reader(runs.int8_reader)
+    model, card = load_model(runs.int8_reader)
     assert is_simulated(model)
     assert card.model.quantize
     ranges = [float(tensor) for name, tensor in model.state_dict().items() if name.endswith("largest")]
     assert len(ranges) > 12
     assert min(ranges) > 0
     assert float(model.get_buffer("backbone.convolutions.0.0.reads.largest")) <= 1  # of pixels in -1..1
-    before, _ = load_reader(runs.float_reader)
+    before, _ = load_model(runs.float_reader)
     moved = model.get_parameter("head.classes.weight") - before.get_parameter("head.classes.weight")
     assert 0 < float(moved.detach().abs().max()) < 0.2
     facts = json.loads(runs.int8_reader.with_name(f"{runs.int8_reader.name}.card.json").read_text("utf-8"))
@@ -110,8 +110,8 @@ def _steps(checkpoint: Path) -> int:
 def test_a_reader_for_int8_is_fine_tuned_further_and_taos_key_names_it(runs: Runs, small_spec: MakeSpec) -> None:
     keys = [*EASY, "train.num_epochs=1", "model.quantize=true", "quantize.calibration_images=40"]
     result = train(small_spec(*keys, f"model.quantize_model_path={runs.int8_reader}"))
-    assert is_simulated(load_reader(result.model)[0])
-    with pytest.raises(ConfigError, match=r"was trained for int8: go on from it with model\.quantize=true"):
+    assert is_simulated(load_model(result.model)[0])
+    with pytest.raises(ConfigError, match=r"was trained for int8: fine-tune it with model\.quantize=true"):
         train(small_spec(*EASY, f"train.pretrained_model_path={runs.int8_reader}", f"results_dir={runs.folder}/no"))
 
 
@@ -125,14 +125,14 @@ def test_a_pruned_reader_is_trained_for_int8_and_resumed(runs: Runs, small_spec:
     keys = [*EASY, "model.quantize=true", "quantize.calibration_images=40", f"model.pruned_graph_path={pruned}"]
     result = train(small_spec(*keys, "train.num_epochs=1"))
     name = "backbone.convolutions.0.0.weight"
-    narrow = load_reader(pruned)[0].get_parameter(name).shape
-    assert load_reader(result.model)[0].get_parameter(name).shape == narrow
+    narrow = load_model(pruned)[0].get_parameter(name).shape
+    assert load_model(result.model)[0].get_parameter(name).shape == narrow
     assert narrow[0] < 16
     assert len(train(small_spec(*keys)).metrics["history"]) == 2
 
 
 def test_what_does_not_go_is_one_sentence(runs: Runs, small_spec: MakeSpec) -> None:
-    with pytest.raises(ConfigError, match=r"fine-tunes a trained reader .*: give train\.pretrained_model_path"):
+    with pytest.raises(ConfigError, match=r"fine-tunes a trained model .*: give train\.pretrained_model_path"):
         train(small_spec("model.quantize=true"))
     with pytest.raises(ConfigError, match=r"add model\.quantize=true"):
         train(small_spec(f"model.quantize_model_path={runs.float_reader}"))

@@ -44,7 +44,7 @@ def test_characters_that_occur_once_are_learned_wherever_their_sample_falls(labe
     folder = labelled([chr(0x4E00 + number) for number in range(60)])
     assert check(folder, tmp_path) == 0
     found = prepared(folder)
-    assert len(found.charset) == 60
+    assert len(found.task.charset) == 60
     assert len(found.train.source) + len(found.val["set/labels.tsv"].source) == 60
 
 
@@ -79,7 +79,7 @@ def test_class_names_are_refused_by_check_and_by_training(
     characters = f"dataset.character_list_file={tmp_path / 'list.txt'}"
     one = f"dataset.train=[{{path: {folder}, format: multilabel}}]"
     for overrides, code, said in (
-        ([], 2, "a reader learns from texts"),
+        ([], 2, "text reader learns from texts"),
         ([characters], 1, "it has labels, not a text"),
     ):
         assert run(["check", one, f"results_dir={tmp_path / 'results'}", *overrides]) == code

@@ -13,6 +13,7 @@ from inkmill.data.loaders.plan import Stats
 from inkmill.errors import OutputError
 from inkmill.training.progress import Reporter, draw_curves
 
+FIGURES = {"word_accuracy": "word accuracy", "cer": "CER"}
 HISTORY = [
     {"epoch": 1, "train_loss": 2.0, "val_loss": 1.5, "word_accuracy": 0.1, "cer": 0.6},
     {"epoch": 2, "train_loss": 0.0, "val_loss": 0.5, "word_accuracy": 0.9, "cer": 0.1},
@@ -22,7 +23,7 @@ HISTORY = [
 def test_what_a_loader_notes_while_it_runs_is_said_once(tmp_path: Path) -> None:
     """What the memory of its workers lies in is known with their first batch."""
     stats, text = Stats(notes=["at first"]), io.StringIO()
-    reporter = Reporter(Console(file=text), Results(tmp_path, Spec(), "train"), 2)
+    reporter = Reporter(Console(file=text), Results(tmp_path, Spec(), "train"), 2, FIGURES)
     reporter.notes(stats)
     for epoch in range(2):
         reporter.epoch_starts(epoch, 0, 1, stats)
@@ -35,7 +36,7 @@ def test_what_a_loader_notes_while_it_runs_is_said_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("history", [HISTORY, HISTORY[:1], [row | {"ema_word_accuracy": 0.5} for row in HISTORY]])
 def test_curves_are_a_picture_and_nothing_else_is_left(history: list[dict[str, float]], tmp_path: Path) -> None:
-    draw_curves(tmp_path / "curves.png", history)
+    draw_curves(tmp_path / "curves.png", history, FIGURES)
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
     picture = cv2.imread(str(tmp_path / "curves.png"))
     assert picture is not None
@@ -45,4 +46,4 @@ def test_curves_are_a_picture_and_nothing_else_is_left(history: list[dict[str, f
 def test_curves_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="it is a file, and a folder is needed"):
-        draw_curves(tmp_path / "file" / "curves.png", HISTORY)
+        draw_curves(tmp_path / "file" / "curves.png", HISTORY, FIGURES)

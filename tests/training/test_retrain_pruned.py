@@ -10,7 +10,7 @@ import pytest
 from inkmill.config.spec import Spec
 from inkmill.deploy.prune.run import prune
 from inkmill.errors import ConfigError
-from inkmill.modelfile.torch_file import load_reader
+from inkmill.modelfile.torch_file import load_model
 from inkmill.training.run import train
 
 MakeSpec = Callable[..., Spec]
@@ -25,7 +25,7 @@ def pruned(small_spec: MakeSpec, tmp_path: Path) -> Path:
 
 
 def parameters(path: Path) -> int:
-    return sum(parameter.numel() for parameter in load_reader(path)[0].parameters())
+    return sum(parameter.numel() for parameter in load_model(path)[0].parameters())
 
 
 def history(path: Path) -> list[dict[str, Any]]:
@@ -62,9 +62,9 @@ def test_taos_key_for_a_pruned_file_means_the_same_and_classes_may_change(
     letters.write_text("\n".join("9876543210ab") + "\n", "utf-8")
     keys = [*EASY, "train.num_epochs=1", f"results_dir={tmp_path}/more", f"dataset.character_list_file={letters}"]
     result = train(small_spec(*keys, f"model.pruned_graph_path={pruned}"))
-    model, card = load_reader(result.model)
-    assert "".join(card.charset) == "9876543210ab"
-    before, _ = load_reader(pruned)
+    model, card = load_model(result.model)
+    assert "".join(card.task_header["charset"]) == "9876543210ab"
+    before, _ = load_model(pruned)
     assert model.backbone.state_dict().keys() == before.backbone.state_dict().keys()
     assert model.get_parameter("backbone.mixing.mlp.0.weight").shape == (192, 192)
 

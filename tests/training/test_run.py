@@ -18,9 +18,9 @@ from inkmill.config.load import load_spec, preset_names
 from inkmill.config.spec import Spec
 from inkmill.crypt import is_encrypted
 from inkmill.errors import ConfigError, DataError, ModelFileError, TrainingError
-from inkmill.modelfile.torch_file import load_checkpoint, read_weights, save_reader
+from inkmill.modelfile.torch_file import load_checkpoint, read_weights, save_model
 from inkmill.runtime.evaluate import evaluate
-from inkmill.runtime.predict import infer
+from inkmill.runtime.infer import infer
 from inkmill.training.run import train
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_averaged_weights_of_the_attention_head_are_the_ones_scored(
     weights = load_checkpoint(result.folder / "ocr_model_latest.pth")["average"]["weights"]
     _, card = read_weights(result.model)
     averaged = result.folder / "averaged.safetensors"
-    save_reader(averaged, weights, card)
+    save_model(averaged, weights, card)
     spec.evaluate.checkpoint, spec.evaluate.test = str(averaged), [SourceSpec(path=str(few_captchas))]
     assert evaluate(spec)["cer"] == pytest.approx(last["ema_cer"])
     assert last["ema_cer"] != last["cer"]
@@ -146,7 +146,7 @@ def test_fine_tuning_matches_the_head_by_character(small_spec: MakeSpec, few_cap
     old, old_card = read_weights(first.model)
     new, new_card = read_weights(tuned.model)
     for char in "0123456789":
-        was, now = 1 + old_card.charset.index(char), 1 + new_card.charset.index(char)
+        was, now = 1 + old_card.task_header["charset"].index(char), 1 + new_card.task_header["charset"].index(char)
         assert torch.allclose(old["head.classes.weight"][was], new["head.classes.weight"][now], atol=1e-5)
 
 
@@ -157,7 +157,7 @@ def test_a_character_list_matches_the_head_of_a_foreign_file(
     foreign, characters = tmp_path / "foreign.pth", tmp_path / "characters.txt"
     theirs = {f"module.{name.replace('head.classes', 'Prediction')}": tensor for name, tensor in weights.items()}
     torch.save(theirs, foreign)
-    characters.write_text("\n".join(card.charset), "utf-8")
+    characters.write_text("\n".join(card.task_header["charset"]), "utf-8")
     tuned = small_spec(
         f"train.pretrained_model_path={foreign}",
         f"train.pretrained_character_list={characters}",
@@ -166,7 +166,7 @@ def test_a_character_list_matches_the_head_of_a_foreign_file(
         "train.num_epochs=1",
     )
     result = train(tuned, console=Console(width=200))
-    assert f"{len(weights)} tensors taken, 0 start anew, 0 of the file unused" in capsys.readouterr().out
+    assert f"{len(weights)} tensors taken, 0 start fresh, 0 of the file unused" in capsys.readouterr().out
     new, _ = read_weights(result.model)
     assert torch.allclose(new["head.classes.weight"], weights["head.classes.weight"], atol=1e-5)
     foreign.unlink()  # a run that resumes has its own weights
@@ -249,12 +249,12 @@ def test_infer_reads_files_folders_globs_and_lists_in_order(
     names = tmp_path / "list.txt"
     names.write_text("\n".join(map(str, chosen)), "utf-8")
     spec = small_spec(f"inference.checkpoint={result.model}")
-    by_glob = list(infer(spec, [str(folder / "000*.png")]))
-    by_list = list(infer(spec, [f"@{names}"]))
+    by_glob = list(infer(spec, [str(folder / "000*.png")])[1])
+    by_list = list(infer(spec, [f"@{names}"])[1])
     assert [reading.key for reading in by_glob] == [str(path) for path in chosen]
     assert by_glob == by_list
     with pytest.raises(DataError, match="no image there"):
-        list(infer(spec, [str(tmp_path / "nothing")]))
+        list(infer(spec, [str(tmp_path / "nothing")])[1])
 
 
 def test_arrays_read_as_their_files(small_spec: MakeSpec, few_captchas: Path) -> None:

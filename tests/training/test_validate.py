@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -18,11 +18,10 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Source
 from inkmill.data.types import Text
 from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import CtcCodec
-from inkmill.tasks.recognition.model import Recognizer, build_recognizer
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.recognition.decoder import TextDecoder
+from inkmill.tasks.recognition.model import Recognizer
+from inkmill.tasks.recognition.task import Recognition
 from inkmill.timings import Timings
-from inkmill.training import validate as validation
 from inkmill.training.validate import Validation, validate
 
 Undisturbed = Callable[[Callable[[], bool]], bool]
@@ -55,12 +54,27 @@ class Squares(Source):
         return cv2.imencode(".png", pixels)[1].tobytes()
 
 
-class SlowCodec(CtcCodec):
+class SlowDecoder(TextDecoder):
     """Takes a while from classes to texts."""
 
-    def decode(self, *read: Any) -> Any:
+    def decode(self, *outputs: Any) -> Any:
         time.sleep(SLOW_S)
-        return super().decode(*read)
+        return super().decode(*outputs)
+
+
+class Slow(Recognition):
+    """Text recognition whose decoder, or whose metric, takes a while."""
+
+    def __init__(self, *settled: Any, what: str) -> None:
+        super().__init__(*settled)
+        self.what = what
+
+    def plain_decoder(self) -> TextDecoder:
+        return SlowDecoder(self.codec) if self.what == "decode" else super().plain_decoder()
+
+    def score(self, *rows: Any) -> Any:
+        time.sleep(4 * SLOW_S if self.what == "metric" else 0)
+        return super().score(*rows)
 
 
 class SlowModel(Recognizer):
@@ -77,19 +91,18 @@ class SlowModel(Recognizer):
 @pytest.fixture
 def run() -> Callable[..., tuple[Validation, Timings]]:
     """Validates a tiny model, once before to have everything started; returns the second result and its phases."""
-    charset = Charset(tuple("ab"))
-    model = build_recognizer(ModelSpec(backbone="Tiny", sequence="none", input_width=32), 3, 3)
+    settled = ModelSpec(backbone="Tiny", sequence="none", input_width=32), Charset(tuple("ab")), 3
+    model = Recognition(*settled).build()
 
     def validated(
-        device: str = "cpu", source: Squares | None = None, codec: CtcCodec | None = None, kind: type = Recognizer
+        device: str = "cpu", source: Squares | None = None, slow: str = "", kind: type = Recognizer
     ) -> tuple[Validation, Timings]:
         model.__class__ = kind
         plan = LoadPlan(source or Squares(), Resize(32, 32), batch_size=BATCH, shuffle=False)
         loaders = {"squares": DeviceLoader(make_loader(plan), device)}
-        ours, normaliser = codec or CtcCodec(charset, 3), Normaliser([])
-        validate(model.to(device), loaders, CtcCodec(charset, 3), normaliser)
+        validate(model.to(device), loaders, Recognition(*settled))
         timings = Timings()
-        return validate(model, loaders, ours, normaliser, timings=timings), timings
+        return validate(model, loaders, Slow(*settled, what=slow), timings=timings), timings
 
     return validated
 
@@ -113,7 +126,7 @@ def test_a_slow_loader_is_named(named: Callable[..., bool], device: str) -> None
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_slow_decoding_is_named(named: Callable[..., bool], device: str) -> None:
-    assert named("decode", device=device, codec=SlowCodec(Charset(tuple("ab")), 3))
+    assert named("decode", device=device, slow="decode")
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
@@ -122,15 +135,8 @@ def test_a_slow_model_is_named_and_not_who_takes_its_result(named: Callable[...,
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_a_slow_metric_is_named(named: Callable[..., bool], device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    score = validation.score
-
-    def slow_score(truths: Sequence[str], texts: Sequence[str]) -> Any:
-        time.sleep(4 * SLOW_S)
-        return score(truths, texts)
-
-    monkeypatch.setattr(validation, "score", slow_score)
-    assert named("metric", device=device)
+def test_a_slow_metric_is_named(named: Callable[..., bool], device: str) -> None:
+    assert named("metric", device=device, slow="metric")
 
 
 def test_the_clock_changes_no_score_and_the_phases_are_the_whole_time(
@@ -143,5 +149,5 @@ def test_the_clock_changes_no_score_and_the_phases_are_the_whole_time(
         min(timings.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0 == timings.seconds["ranks"]
     )
     assert found.sets["squares"].samples == SAMPLES
-    assert [key for key, *_ in found.examples] == list("01234")
+    assert [line.partition(":")[0] for line in found.examples] == list("012")
     assert found == run()[0]

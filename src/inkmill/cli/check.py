@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inkmill.cli.options import SpecFile, arguments, load, make_console, split
-from inkmill.errors import ConfigError, DataError
+from inkmill.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from inkmill.config.spec import Spec
+    from inkmill.data.jobs.check import SampleRules
     from inkmill.data.jobs.check_report import CheckReport
     from inkmill.data.sources import Source
-    from inkmill.tasks.recognition.charset import Charset
 
 
 def check(
@@ -37,9 +37,8 @@ def check(
         loaded.dataset.val, loaded.dataset.val_dataset_dir = [], []
     console = make_console()
     with open_results(loaded, "check") as results:
-        sources = _open(loaded, console)
-        reports = _check(loaded, sources, console)
-        write_page(results.folder / "check.html", reports, sources)
+        sources, reports, rules = _check(loaded, console)
+        write_page(results.folder / "check.html", reports, sources, rules)
         write_json_atomic(results.folder / "check.json", {name: report.as_dict() for name, report in reports.items()})
     _show(console, reports)
     console.print(f"check.html and check.json are in {results.folder}", markup=False, highlight=False)
@@ -47,50 +46,29 @@ def check(
         raise typer.Exit(1)
 
 
-def _open(spec: Spec, console: Console) -> dict[str, Source]:
-    """Open the sets, those of training first."""
-    from inkmill.data.sources import open_source
-
-    wanted = [*spec.dataset.sources("train"), *spec.dataset.sources("val")]
-    if not wanted:
-        raise ConfigError("check needs a data set: give its PATH, or dataset.train in the spec")
-    sources: dict[str, Source] = {}
-    for one in wanted:
-        source = open_source(one, label_pattern=spec.dataset.label_pattern)
-        if len(source) == 0:
-            raise DataError(f"{one.path}: the data set is empty; expected images with labels")
-        for note in source.notes:
-            console.print(f"{source.name}: {note}", markup=False, highlight=False)
-        taken = source.name in sources
-        sources[f"{source.name} ({one.path})" if taken else source.name] = source
-    return sources
-
-
-def _check(spec: Spec, sources: dict[str, Source], console: Console) -> dict[str, CheckReport]:
+def _check(spec: Spec, console: Console) -> tuple[dict[str, Source], dict[str, CheckReport], SampleRules]:
     from inkmill.cli.progress import progress_bar
     from inkmill.data.jobs.check import check as run
-    from inkmill.training.prepare import CHECKED_HERE, check_rules
+    from inkmill.data.sources import fresh_name
+    from inkmill.training.prepare import CHECKED_HERE, open_sets, settle
 
-    rules = check_rules(spec, _charset(spec, list(sources.values())[: len(spec.dataset.sources("train"))]))
-    if rules.capacity is None:
-        console.print("torch is not installed: whether pictures are too narrow for their labels is not checked")
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False)
+
+    train, val = open_sets(spec, "train", say), open_sets(spec, "val", say)
+    if not train and not val:
+        raise ConfigError("check needs a data set: give its PATH, or dataset.train in the spec")
+    rules = settle(spec, train or val, say).rules()
+    for note in rules.notes:
+        say(note)
+    sources: dict[str, Source] = {}
     reports: dict[str, CheckReport] = {}
-    for name, source in sources.items():
+    for source in [*train, *val]:
+        name = fresh_name(source.name, sources)
         workers = spec.dataset.workers if len(source) > CHECKED_HERE else 0
         with progress_bar(console, f"checking {name}") as progress:
-            reports[name] = run(source, rules, workers=workers, progress=progress)
-    return reports
-
-
-def _charset(spec: Spec, trained_on: list[Source]) -> Charset:
-    from inkmill.tasks.recognition.charset import Charset
-    from inkmill.tasks.recognition.normalise import Normaliser
-    from inkmill.training.prepare import texts_of
-
-    if spec.dataset.character_list_file:
-        return Charset.from_file(spec.dataset.character_list_file)
-    normaliser = Normaliser(spec.dataset.normalise)
-    return Charset.from_texts(normaliser.apply(text) for source in trained_on for text in texts_of(source))
+            sources[name], reports[name] = source, run(source, rules, workers=workers, progress=progress)
+    return sources, reports, rules
 
 
 def _show(console: Console, reports: dict[str, CheckReport]) -> None:

@@ -43,12 +43,14 @@ def infer(
     if loaded.inference.trt_engine:
         typer.echo("inkmill: inference.trt_engine has no effect here: inference.checkpoint is what reads", err=True)
 
-    from inkmill.cli.readings import write_readings
-    from inkmill.runtime.predict import infer as run
+    from inkmill.cli.predictions import write_predictions
+    from inkmill.runtime.infer import infer as run
 
     problems: list[str] = []
-    readings = run(loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True))
-    write_readings(readings, kind or _by_suffix(output), output)
+    fields, predictions = run(
+        loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True)
+    )
+    write_predictions(predictions, fields, kind or _by_suffix(output), output)
     for problem in problems:
         typer.echo(f"inkmill: {problem}", err=True)
     if problems:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, create_model, field_serializer, field_validator, model_validator
 
 from inkmill.config.base import Section
 from inkmill.config.dataset import DatasetSpec
@@ -13,6 +15,7 @@ from inkmill.config.quantize import QuantizeSpec
 from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSpec, InferenceSpec, PruneSpec
 from inkmill.config.train import TrainSpec
 from inkmill.crypt import SETTING, without_secret
+from inkmill.registry import suggest
 
 
 class LicenceSpec(Section):
@@ -24,9 +27,11 @@ class LicenceSpec(Section):
     """Licence or licences of the training data."""
 
 
-class Spec(Section):
+class _CommonSpec(Section):
     """Everything a run needs; each verb reads its own section, `model` and `dataset`."""
 
+    task: str = "recognition"
+    """What is learned and read: recognition (a text in a picture)."""
     model_name: str = "ocrnet"
     """TAO key; names the run."""
     encryption_key: str | None = Field(None, repr=False)
@@ -39,7 +44,7 @@ class Spec(Section):
     licence: LicenceSpec = Field(default_factory=LicenceSpec)
     """Who may use what, for the model card."""
     model: ModelSpec = Field(default_factory=ModelSpec)
-    """The recogniser."""
+    """The network and its input."""
     dataset: DatasetSpec = Field(default_factory=DatasetSpec)
     """The data of training and validation."""
     train: TrainSpec = Field(default_factory=TrainSpec)
@@ -64,8 +69,44 @@ class Spec(Section):
         """However a spec is printed or stored, a passphrase is not."""
         return without_secret(given)
 
+    @field_validator("task")
+    @classmethod
+    def _is_registered(cls, value: str) -> str:
+        known = _tasks()
+        if value not in known:
+            raise ValueError(f"unknown task {value!r}{suggest(value, known)}; known: {', '.join(known)}")
+        return value
+
     @model_validator(mode="after")
-    def _keep_aspect_ratio_is_a_fit(self) -> Spec:
+    def _keep_aspect_ratio_is_a_resize(self) -> Self:
         if self.dataset.augmentation.keep_aspect_ratio and self.model.input_resize == "stretch":
             self.model.input_resize = "pad"
         return self
+
+
+def _tasks() -> Mapping[str, Any]:
+    """Return the list of tasks. It stands in a room above this one, which is why it is looked up by name."""
+    tasks: Mapping[str, Any] = import_module("inkmill.tasks").TASKS
+    return tasks
+
+
+def _task_sections() -> dict[str, Any]:
+    """Return the fields of a spec that tasks declare in their own folders: a section each, named after its task."""
+    fields: dict[str, Any] = {}
+    for name, entry in _tasks().items():
+        if entry.section is not None:
+            section = import_module("inkmill.tasks").load_object(entry.section)
+            description = next(iter((section.__doc__ or name).splitlines()))
+            fields[name] = (section, Field(default_factory=section, description=description))
+    return fields
+
+
+if TYPE_CHECKING:
+
+    class Spec(_CommonSpec):
+        """Everything a run needs; each verb reads its own section, `model` and `dataset`."""
+
+else:
+    Spec = create_model(
+        "Spec", __base__=_CommonSpec, __module__=__name__, __doc__=_CommonSpec.__doc__, **_task_sections()
+    )

@@ -69,7 +69,7 @@ def with_step(
 def write_companions(path: Path, header: ModelHeader) -> None:
     """Write the model card beside a file, and its characters, one a line, as nvOCDR takes them."""
     write_model_card(path, header)
-    write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(header.charset) + "\n")
+    write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(header.task_header["charset"]) + "\n")
 
 
 def print_line(console: Console, line: str) -> None:

@@ -29,7 +29,6 @@ from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.sources import Subset
 from inkmill.data.types import Batch
 from inkmill.diagnose.gpu_clock import GpuClock
-from inkmill.tasks.recognition.model import build_recognizer
 from inkmill.training.batches import augments_on, open_loader, training_plan
 from inkmill.training.loop import TrainingLoop
 from inkmill.training.prepare import Prepared
@@ -105,8 +104,8 @@ class StepHarness:
 
     def _new_loop(self, fabric: Fabric, prepared: Prepared) -> TrainingLoop:
         settings = self.spec.model.model_copy(update={"backbone_pretrained": False})
-        model = build_recognizer(settings, prepared.codec.num_classes, self.spec.dataset.max_label_length)
-        reporter = Reporter(Console(quiet=True), None, 1)
+        model = prepared.task.build(settings)
+        reporter = Reporter(Console(quiet=True), None, 1, prepared.task.figures)
         folder = results_folder(self.spec, "diagnose")
         return TrainingLoop(fabric, self.spec, model, prepared, (self.cached, {}), folder, reporter)
 

@@ -6,19 +6,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import Mix, Source, Subset, open_source
-from inkmill.data.types import Text
 from inkmill.diagnose.storage import Storage
 from inkmill.errors import ConfigError, DataError
 from inkmill.machine import cores
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import make_codec
-from inkmill.tasks.recognition.normalise import Normaliser
-from inkmill.training.prepare import Prepared, PreparedSet, Say, check_rules
+from inkmill.tasks.base import Say, Task
+from inkmill.training.prepare import Prepared, prepare_targets
 
 MOST_SAMPLES = 20_000
 MOST_TO_TRY = 100_000
@@ -72,7 +68,7 @@ def open_whole(spec: Spec, say: Say) -> Source:
 
 
 def take_sample(
-    spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, seed: int = 0, charset: Charset | None = None
+    spec: Spec, whole: Source, say: Say, most: int = MOST_SAMPLES, seed: int = 0, task: Task | None = None
 ) -> Sampled:
     """Take a random part of the data, without the samples whose label cannot be trained on; no image is opened.
 
@@ -82,7 +78,7 @@ def take_sample(
         say: prints one line.
         most: size of the part.
         seed: of the choice.
-        charset: the characters that may be used; those of a list, or of the part's labels, where None.
+        task: a settled one; by default it is settled on the part's labels.
 
     Raises:
         DataError: no label of the part can be used.
@@ -90,22 +86,7 @@ def take_sample(
     if not len(whole):
         raise DataError(f"{whole.name} holds no samples: there is nothing to measure with")
     rows = np.random.default_rng(seed).choice(len(whole), min(most, len(whole)), replace=False).astype(np.int64)
-    normaliser = Normaliser(spec.dataset.normalise)
-    labels = [_label(whole, row, normaliser) for row in rows.tolist()]
-    if charset is None:
-        listed = spec.dataset.character_list_file
-        charset = Charset.from_file(listed) if listed else Charset.from_texts(labels)
-    rules = check_rules(spec, charset)
-    good = _usable(labels, charset, spec.dataset.max_label_length)
-    if rules.capacity is not None and rules.required_steps is not None and rules.resize.mode != "height":
-        good &= rules.required_steps(labels) <= rules.capacity(rules.resize.width)
-    if not good.any():
-        raise DataError(f"{whole.name}: no label of {len(rows):,} samples can be used; `inkmill check` shows why")
-    if not good.all():
-        say(f"{(~good).sum():,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
-    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
-    train = PreparedSet(Subset(whole, rows[good]), None, {})
-    return Sampled(Prepared(train, {}, charset, codec, normaliser, rules.resize), whole, len(rows))
+    return Sampled(prepare_targets(spec, whole, rows, say, task), whole, len(rows))
 
 
 def affordable(sampled: Sampled, spec: Spec, storage: Storage, pass_s: float) -> Sampled:
@@ -133,18 +114,4 @@ def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
     needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
     if sampled.taken >= min(needed, len(sampled.whole)) or sampled.prepared.resize.mode == "height":
         return sampled
-    return take_sample(spec, sampled.whole, lambda line: None, needed, charset=sampled.prepared.charset)
-
-
-def _label(source: Source, row: int, normaliser: Normaliser) -> str:
-    target = source.target(row)
-    if not isinstance(target, Text):
-        raise DataError(
-            f"{source.name}: {source.key(row)} has {type(target).__name__.lower()}; a reader learns from texts"
-        )
-    return normaliser.apply(target.value)
-
-
-def _usable(labels: list[str], charset: Charset, longest: int) -> NDArray[np.bool_]:
-    known = set(charset.chars)
-    return np.array([0 < len(label) <= longest and known.issuperset(label) for label in labels], np.bool_)
+    return take_sample(spec, sampled.whole, lambda line: None, needed, task=sampled.prepared.task)

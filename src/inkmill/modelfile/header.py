@@ -9,16 +9,13 @@ from pydantic import Field, ValidationError, field_validator
 
 from inkmill.config.base import Section
 from inkmill.config.model import ModelSpec
-from inkmill.errors import CharsetError, ConfigError, ModelFileError
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import Codec, make_codec
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.errors import InkmillError, ModelFileError
+from inkmill.tasks import TASKS, find_task
+from inkmill.tasks.base import Task
 
-FORMAT = "inkmill-reader-1"
-MAX_CHARACTERS = 200_000
-"""More than Unicode has assigned."""
-MAX_CARD = 16 << 20
-"""Bytes of a card; one with 20,000 characters has 0.2 MiB."""
+FORMAT = "inkmill-model-1"
+MAX_HEADER = 16 << 20
+"""Characters of a header; one with 20,000 characters has 0.2 MiB."""
 
 _PROVENANCE = {"made": list, "parameters": int} | dict.fromkeys(
     ("scores", "data", "licence", "settings", "speeds"), dict
@@ -26,18 +23,16 @@ _PROVENANCE = {"made": list, "parameters": int} | dict.fromkeys(
 
 
 class ModelHeader(Section):
-    """The header of every model file: input, characters, decoder, provenance."""
+    """The header of every model file: task, network and input, what the task needs to decode, provenance."""
 
     format: str = FORMAT
     """Version of this header."""
+    task: str
+    """Name of the task, as in `inkmill.tasks.TASKS`."""
     model: ModelSpec
-    """Architecture and input."""
-    charset: list[str] = Field(min_length=1, max_length=MAX_CHARACTERS)
-    """The characters, in class order, without the decoder's own classes."""
-    normalise: list[str] = Field(default_factory=list)
-    """Rule sets that were applied to the training labels, after NFC."""
-    max_label_length: int = Field(gt=0, le=4096)
-    """Longest text the reader was made for."""
+    """Network and input."""
+    task_header: dict[str, Any] = Field(default_factory=dict)
+    """The task's own part (see `Task.header`): for recognition its characters."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     """Version of inkmill, training sets, best scores; for people, nothing depends on it."""
 
@@ -49,13 +44,19 @@ class ModelHeader(Section):
                 raise ValueError(f"{name} is no {kind.__name__}")
         return value
 
-    def characters(self) -> Charset:
-        """Return the character set."""
-        return Charset(tuple(self.charset))
+    @classmethod
+    def of(cls, task: Task, provenance: dict[str, Any] | None = None) -> ModelHeader:
+        """Return the header of a model for a settled task."""
+        return cls(task=task.name, model=task.model, task_header=task.header(), provenance=provenance or {})
 
-    def codec(self) -> Codec:
-        """Return the codec between texts and class ids."""
-        return make_codec(self.model.prediction, self.characters(), self.max_label_length)
+    def open_task(self) -> Task:
+        """Return the task that this header describes.
+
+        Raises:
+            ConfigError: no such task.
+            ValueError, InkmillError: the task's part is damaged.
+        """
+        return find_task(self.task).from_header(self.model, self.task_header)
 
     def history(self) -> list[dict[str, Any]]:
         """Return the steps in which the file was made, oldest first (see `inkmill.modelfile.model_card.step`)."""
@@ -63,40 +64,44 @@ class ModelHeader(Section):
         return [entry for entry in made if isinstance(entry, dict)] if isinstance(made, list) else []
 
     def to_json(self) -> str:
-        """Return the card as one line of JSON."""
+        """Return the header as one line of JSON."""
         text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
         # Names of files may hold what UTF-8 cannot carry: it is spelled out (\\udce9), as JSON understands.
         return text.encode("utf-8", "backslashreplace").decode()
 
     @classmethod
     def from_json(cls, text: str, where: str) -> ModelHeader:
-        """Parse a card.
+        """Parse a header.
 
         Args:
             text: what `to_json` wrote.
             where: the file it came from, for the error.
 
         Raises:
-            ModelFileError: not a card, or one of a newer inkmill.
+            ModelFileError: not a header, or one of a newer inkmill.
         """
         try:
-            if len(text) > MAX_CARD:
-                raise ModelFileError(f"{where}: its header is not a reader's card (it has {len(text):,} characters)")
+            if len(text) > MAX_HEADER:
+                raise ModelFileError(f"{where}: its header is not a model's header (it has {len(text):,} characters)")
             values = json.loads(text)
             if values.get("format") != FORMAT:
                 raise ModelFileError(
                     f"{where}: written in format {values.get('format')!r}, this inkmill reads {FORMAT!r}"
                 )
-            card = cls.model_validate(values)
-            card.characters()
-            Normaliser(card.normalise)
-            return card
+            header = cls.model_validate(values)
+            if header.task not in TASKS:
+                known = ", ".join(TASKS)
+                raise ModelFileError(f"{where}: its task is {header.task!r}, and this inkmill knows only {known}")
+            header.open_task()
+            return header
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             key = ".".join(map(str, problem["loc"]))
             raise ModelFileError(
-                f"{where}: its header is not a reader's card ({key}: {problem['msg']}); "
+                f"{where}: its header is not a model's header ({key}: {problem['msg']}); "
                 "it is damaged, or written by another version of inkmill"
             ) from error
-        except (ValueError, TypeError, AttributeError, RecursionError, CharsetError, ConfigError) as error:
-            raise ModelFileError(f"{where}: its header is not a reader's card ({error})") from error
+        except ModelFileError:
+            raise
+        except (ValueError, TypeError, AttributeError, RecursionError, InkmillError) as error:
+            raise ModelFileError(f"{where}: its header is not a model's header ({error})") from error

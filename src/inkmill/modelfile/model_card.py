@@ -1,7 +1,7 @@
 """The model card beside a model file: what it reads, what it was made from and how good it is, as JSON and as a page.
 
 After Mitchell et al. 2019 ("Model Cards for Model Reporting"), as far as a program can know it. Everything comes from
-the card in the file's header; what nobody told or measured is called unknown there.
+the file's header; what nobody gave or measured is called unknown there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.modelfile.header import ModelHeader
+from inkmill.tasks.base import Task
 from inkmill.version import __version__
 
 UNKNOWN = "unknown"
-_SHOWN_CHARACTERS = 300
 
 
 def step(verb: str, **facts: Any) -> dict[str, Any]:
@@ -24,53 +24,52 @@ def step(verb: str, **facts: Any) -> dict[str, Any]:
     return {"verb": verb, "date": datetime.now(UTC).isoformat(timespec="seconds"), "inkmill": __version__, **facts}
 
 
-def with_speeds(card: ModelHeader, runs_on: str, speeds: Mapping[str, float]) -> ModelHeader:
-    """Return the card with images a second by what was read, as `batch_1`."""
+def with_speeds(header: ModelHeader, runs_on: str, speeds: Mapping[str, float]) -> ModelHeader:
+    """Return the header with images a second by what was read, as `batch_1`."""
     told = {f"images/s, {what.replace('_', ' ')}, {runs_on}": round(speed, 1) for what, speed in speeds.items()}
-    return card.model_copy(update={"provenance": {**card.provenance, "speeds": told}})
+    return header.model_copy(update={"provenance": {**header.provenance, "speeds": told}})
 
 
-def write_model_card(path: Path, card: ModelHeader, parameters: int | None = None) -> None:
+def write_model_card(path: Path, header: ModelHeader, parameters: int | None = None) -> None:
     """Write `NAME.card.json` and `NAME.card.md` beside the model file NAME, atomically.
 
     Args:
         path: the model file, which is there already.
-        card: its card. Of `provenance` are shown: made (see `step`), scores, data, licence, settings and speeds
+        header: its header. Of `provenance` are shown: made (see `step`), scores, data, licence, settings and speeds
             (images a second by name).
-        parameters: trained numbers; by default those that the card tells.
+        parameters: trained numbers; by default those that the header names.
 
     Raises:
         OutputError: the folder cannot be written.
     """
-    facts = model_card(path, card, parameters)
+    facts = model_card(path, header, parameters)
     write_json_atomic(path.with_name(f"{path.name}.card.json"), facts)
-    write_text_atomic(path.with_name(f"{path.name}.card.md"), _page(facts))
+    write_text_atomic(path.with_name(f"{path.name}.card.md"), _page(facts, header.open_task()))
 
 
-def model_card(path: Path, card: ModelHeader, parameters: int | None = None) -> dict[str, Any]:
+def model_card(path: Path, header: ModelHeader, parameters: int | None = None) -> dict[str, Any]:
     """Return what NAME.card.json holds."""
-    told = card.provenance
-    licence = told.get("licence") or {}
+    known = header.provenance
+    licence = known.get("licence") or {}
     return {
         "file": path.name,
         "bytes": path.stat().st_size,
-        "parameters": parameters if parameters is not None else told.get("parameters"),
-        "made": card.history(),
-        "model": card.model.model_dump(mode="json", exclude_defaults=True),
+        "parameters": parameters if parameters is not None else known.get("parameters"),
+        "made": header.history(),
+        "model": header.model.model_dump(mode="json", exclude_defaults=True),
         "input": {
-            "height": card.model.input_height,
-            "width": card.model.input_width,
-            "channels": card.model.input_channel,
-            "resize": card.model.input_resize,
+            "height": header.model.input_height,
+            "width": header.model.input_width,
+            "channels": header.model.input_channel,
+            "resize": header.model.input_resize,
         },
-        "charset": card.charset,
-        "normalise": card.normalise,
-        "max_label_length": card.max_label_length,
-        "metrics": _plain(told.get("scores") or {}),
-        "data": told.get("data") or {},
-        "speeds": told.get("speeds") or {},
+        "task": header.task,
+        **header.task_header,
+        "metrics": _plain(known.get("scores") or {}),
+        "data": known.get("data") or {},
+        "speeds": known.get("speeds") or {},
         "licence": {name: licence.get(name) or UNKNOWN for name in ("weights", "data")},
-        "settings": told.get("settings") or {},
+        "settings": known.get("settings") or {},
     }
 
 
@@ -81,15 +80,15 @@ def _plain(scores: Any) -> Any:
     return None if isinstance(scores, float) and not abs(scores) < float("inf") else scores
 
 
-def _page(facts: dict[str, Any]) -> str:
-    return "\n".join([f"# {facts['file']}", "", *_lines(facts)]) + "\n"
+def _page(facts: dict[str, Any], task: Task) -> str:
+    return "\n".join([f"# {facts['file']}", "", *_lines(facts, task)]) + "\n"
 
 
-def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    model, size, charset = facts["model"], facts["input"], "".join(facts["charset"])
+def _lines(facts: dict[str, Any], task: Task) -> Iterator[str]:
+    model, size = facts["model"], facts["input"]
     parameters = f"{facts['parameters']:,}" if facts["parameters"] is not None else UNKNOWN
     fixed = "up to " if size["resize"] == "height" else ""
-    yield "A text reader made with inkmill."
+    yield f"A {task.noun} made with inkmill."
     yield ""
     yield from _table(
         {
@@ -97,13 +96,13 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
             "input": f"{size['channels']} x {size['height']} x {fixed}{size['width']} ({size['resize']})",
             "parameters": parameters,
             "file": f"{facts['bytes']:,} bytes",
-            "longest text": f"{facts['max_label_length']} characters",
-            "characters": f"{len(facts['charset']):,}",
+            **task.card_rows(),
             "licence of the weights": facts["licence"]["weights"],
             "licence of the data": facts["licence"]["data"],
         }
     )
-    yield from ("", "## Characters", "", *_fenced(charset))
+    for heading, lines in task.card_sections().items():
+        yield from ("", f"## {heading}", "", *lines)
     for heading, values in (("Scores", facts["metrics"]), ("Speeds", facts["speeds"])):
         yield from ("", f"## {heading}", "", *(_table(values) if values else (f"{UNKNOWN.capitalize()}.",)))
     yield from ("", "## Data", "", *(_table(facts["data"]) if facts["data"] else (f"{UNKNOWN.capitalize()}.",)))
@@ -120,8 +119,3 @@ def _table(values: dict[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         shown = f"{value:.4f}" if isinstance(value, float) else str(value)
         yield "| {} | {} |".format(*(text.replace("|", "\\|").replace("\n", " ") for text in (str(name), shown)))
-
-
-def _fenced(charset: str) -> Iterator[str]:
-    more = f" … and {len(charset) - _SHOWN_CHARACTERS:,} more" if len(charset) > _SHOWN_CHARACTERS else ""
-    yield from ("````", charset[:_SHOWN_CHARACTERS] + more, "````")

@@ -1,6 +1,6 @@
 """The deliverable: one safetensors file that alone is enough to read with.
 
-The weights carry the reader's card in the header, so nothing travels beside them and nothing is unpickled.
+The weights carry the model's header, so nothing travels beside them and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import write_model_card
 from inkmill.modelfile.safe_header import open_plain, read_metadata, with_digest
 from inkmill.nn.narrow import Cuts, cut, find_cuts, runs
-from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.model import TaskModel
 
 _STATISTICS = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
 MAX_WHOLE = 1 << 28
 """Parameters of the model that a pruned one is cut from, which is built on the way: 1 GiB."""
 
 
-def save_reader(path: Path, weights: Mapping[str, Tensor], card: ModelHeader, key: Key | None = None) -> None:
-    """Write a reader file and its model card, atomically; the file is encrypted where there is a key.
+def save_model(path: Path, weights: Mapping[str, Tensor], header: ModelHeader, key: Key | None = None) -> None:
+    """Write a model file and its card, atomically; the file is encrypted where there is a key.
 
     Raises:
         OutputError: the place cannot be written or the disk is full.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    write_bytes_atomic(path, sealed(with_digest(to_bytes(tensors, metadata={"inkmill": card.to_json()})), key))
+    write_bytes_atomic(path, sealed(with_digest(to_bytes(tensors, metadata={"inkmill": header.to_json()})), key))
     trained = [tensor.numel() for name, tensor in tensors.items() if not _STATISTICS.search(name)]
-    write_model_card(path, card, sum(trained))
+    write_model_card(path, header, sum(trained))
 
 
 def read_weights(path: Path, key: Key | None = None) -> tuple[dict[str, Tensor], ModelHeader]:
-    """Read weights and card of a reader (.safetensors) or of a training checkpoint (.pth).
+    """Read weights and header of a model (.safetensors) or of a training checkpoint (.pth).
 
     Raises:
         ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
     """
-    weights, card = read_any(path, key)
-    if card is None:
+    weights, header = read_any(path, key)
+    if header is None:
         raise ModelFileError(
-            f"{path}: no reader of inkmill, for it does not say its input and characters; "
+            f"{path}: no model of inkmill, for it has no header that says its task and input; "
             f"train from it with train.pretrained_model_path={path}, and read with the file that training writes"
         )
-    return weights, card
+    return weights, header
 
 
 def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], ModelHeader | None]:
-    """Read weights and card of a file of inkmill, or what another program's file holds, without a card.
+    """Read weights and header of a file of inkmill, or what another program's file holds, without a header.
 
     Raises:
         ModelFileError: missing or damaged, encrypted with another key, or it holds code.
@@ -72,19 +72,19 @@ def read_any(path: Path, key: Key | None = None) -> tuple[dict[str, Any], ModelH
         )
     if path.suffix == ".onnx":
         raise ModelFileError(
-            f"{path}: an exported reader, whose weights are fixed; give the .safetensors or .pth file it was made from"
+            f"{path}: an exported model, whose weights are fixed; give the .safetensors or .pth file it was made from"
         )
     if path.suffix == ".safetensors":
         return _from_safetensors(path, key)
     state = load_checkpoint(path, key)
-    if "reader" not in state or "model" not in state:
+    if "header" not in state or "model" not in state:
         return state, None
     weights = state["model"]
     if not isinstance(weights, dict) or not all(map(_is_weight, weights.items())):
         raise ModelFileError(f"{path}: damaged, for its weights are no tensors")
     if sum(tensor.numel() * tensor.element_size() for tensor in weights.values()) > path.stat().st_size:
         raise ModelFileError(f"{path}: its weights claim more bytes than the file has; refused")
-    return weights, ModelHeader.from_json(state["reader"], str(path))
+    return weights, ModelHeader.from_json(state["header"], str(path))
 
 
 def _is_weight(item: tuple[object, object]) -> bool:
@@ -92,36 +92,34 @@ def _is_weight(item: tuple[object, object]) -> bool:
     return isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
 
 
-def load_reader(
-    path: Path, device: str | torch.device = "cpu", key: Key | None = None
-) -> tuple[Recognizer, ModelHeader]:
-    """Return the model of a file, in evaluation mode on `device`, with its card; a pruned one in its own sizes.
+def load_model(path: Path, device: str | torch.device = "cpu", key: Key | None = None) -> tuple[TaskModel, ModelHeader]:
+    """Return the model of a file, in evaluation mode on `device`, with its header; a pruned one in its own sizes.
 
     Raises:
-        ModelFileError: missing, damaged, encrypted with another key, or its weights do not fit its card.
+        ModelFileError: missing, damaged, encrypted with another key, or its weights do not fit its header.
     """
-    weights, card = read_weights(path, key)
-    cuts = fitting_cuts(path, card, weights)
-    model = _build(path, card)
+    weights, header = read_weights(path, key)
+    cuts = fitting_cuts(path, header, weights)
+    model = _build(path, header)
     cut(model, cuts)
     _load_weights(path, model, weights)
     if cuts and not runs(model):
         raise ModelFileError(
-            f"{path}: its weights do not fit its card: some are smaller, and not as pruning leaves them"
+            f"{path}: its weights do not fit its header: some are smaller, and not as pruning leaves them"
         )
-    return model.to(device).eval(), card
+    return model.to(device).eval(), header
 
 
-def fitting_cuts(path: Path, card: ModelHeader, weights: Mapping[str, Tensor]) -> Cuts:
-    """Return by how much a pruned file's tensors are smaller than its card's, nothing for a whole one.
+def fitting_cuts(path: Path, header: ModelHeader, weights: Mapping[str, Tensor]) -> Cuts:
+    """Return by how much a pruned file's tensors are smaller than its header's, nothing for a whole one.
 
-    Found on a model without memory, for a card may promise more than the file holds.
+    Found on a model without memory, for a header may promise more than the file holds.
 
     Raises:
-        ModelFileError: the weights do not fit the card.
+        ModelFileError: the weights do not fit the header.
     """
     with torch.device("meta"):
-        whole = _build(path, card)
+        whole = _build(path, header)
     cuts = find_cuts(whole.state_dict(), weights)
     if cuts and sum(tensor.numel() for tensor in whole.parameters()) > MAX_WHOLE:
         raise ModelFileError(
@@ -133,22 +131,21 @@ def fitting_cuts(path: Path, card: ModelHeader, weights: Mapping[str, Tensor]) -
     return cuts
 
 
-def _build(path: Path, card: ModelHeader) -> Recognizer:
-    spec = card.model.model_copy(update={"backbone_pretrained": False})
+def _build(path: Path, header: ModelHeader) -> TaskModel:
     try:
-        return build_recognizer(spec, card.codec().num_classes, card.max_label_length)
+        return header.open_task().build(header.model.model_copy(update={"backbone_pretrained": False}))
     except ConfigError as error:
-        raise ModelFileError(f"{path}: its card describes no model that can be built: {error}") from error
+        raise ModelFileError(f"{path}: its header describes no model that can be built: {error}") from error
 
 
-def _load_weights(path: Path, model: Recognizer, weights: Mapping[str, Tensor]) -> None:
+def _load_weights(path: Path, model: TaskModel, weights: Mapping[str, Tensor]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # into the model without memory nothing is copied, which is the purpose
             model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelFileError(
-            f"{path}: its weights do not fit its card: {str(error).splitlines()[-1].strip()}"
+            f"{path}: its weights do not fit its header: {str(error).splitlines()[-1].strip()}"
         ) from error
 
 
@@ -164,7 +161,7 @@ def load_checkpoint(path: Path, key: Key | None = None) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # what torch wonders about is said by the error that follows
             _refuse_bombs(file, path)
             state = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(state, dict) and "reader" in state:  # others' files may be without checksums
+            if isinstance(state, dict) and "header" in state:  # files of other programs may be without checksums
                 _check_sums(file, path)
     except ModelFileError:
         raise
@@ -212,8 +209,8 @@ def _from_safetensors(path: Path, key: Key | None) -> tuple[dict[str, Tensor], M
         raise ModelFileError(f"{path}: damaged, or not a safetensors file ({error})") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
-    card = ModelHeader.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
-    return weights, card
+    header = ModelHeader.from_json(metadata["inkmill"], str(path)) if "inkmill" in metadata else None
+    return weights, header
 
 
 def _mapped(path: Path) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from inkmill.data.pipeline.cache import default_cache_dir
 from inkmill.data.sources import Source
 from inkmill.files import write_json_atomic
 from inkmill.machine import cores, cpu_model
-from inkmill.training.prepare import Say
+from inkmill.tasks.base import Say
 
 PLANNED = ("loader", "workers", "cache", "augment_on", "decode_on")
 """The keys of `dataset` that a plan sets, where the user has not."""

@@ -1,53 +1,44 @@
-"""`evaluate`: how well a reader reads, on any number of sets, with every wrong reading to look at."""
+"""`evaluate`: how good a model is, on any number of sets, with every wrong answer to look at."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rapidfuzz.distance import Levenshtein
 from rich.console import Console
 from rich.table import Table
 
-from inkmill.api import load
 from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.decode import Image, decode
-from inkmill.data.sources import Source, open_source
-from inkmill.data.types import Text
+from inkmill.data.sources import Source, fresh_name, open_source
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.report import Page, Picture
-from inkmill.runtime.predict import decoding
-from inkmill.runtime.reader import BaseReader
-from inkmill.tasks.recognition.metrics import RecognitionScores, score
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.runtime.reader import BaseReader, load_reader
+from inkmill.tasks.base import Prediction, Scores, Task, Truth
 from inkmill.timings import Timings
-from inkmill.training.prepare import fresh_name
-
-COLUMNS = ("set", "key", "truth", "text", "confidence", "distance")
 
 
 @dataclass(slots=True)
 class Row:
-    """One image's truth and reading."""
+    """One image's truth and prediction."""
 
     set: str
     index: int
     key: str
-    truth: str
-    text: str
-    confidence: float
-    distance: int
+    truth: Truth
+    prediction: Prediction
 
 
 def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
-    """Score a reader and write metrics.json, predictions.csv and errors.html.
+    """Score a model and write metrics.json, predictions.csv and errors.html.
 
     Args:
         spec: `evaluate.checkpoint` and the test sets are needed.
@@ -66,20 +57,24 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     if spec.evaluate.trt_engine:
         console.print("evaluate.trt_engine is accepted and has no effect here: evaluate.checkpoint is scored")
     with open_results(spec, "evaluate") as results:
-        reader = load(checkpoint, encryption_key=spec.encryption_key, **decoding(spec.evaluate))
+        # 1. Open model and sets.
+        reader = load_reader(checkpoint, encryption_key=spec.encryption_key)
+        reader.use(reader.task.decoder_of(spec.evaluate))
         console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
         sources = open_tests(spec)
+        # 2. Read every image, then score.
         timings = Timings()
         rows = read_tests(reader, spec, sources, console, timings)
         timings.start()
-        metrics = scores_of(rows, list(sources))
+        scores, per_set = score_rows(reader.task, rows, list(sources))
         timings.lap("metric")
-        metrics |= {"checkpoint": str(checkpoint), "seconds": timings.as_dict()}
+        # 3. Write what was found.
+        metrics = as_metrics(scores, per_set) | {"checkpoint": str(checkpoint), "seconds": timings.as_dict()}
         write_json_atomic(results.folder / "metrics.json", metrics)
-        write_text_atomic(results.folder / "predictions.csv", _as_csv(rows))
-        _error_page(results, rows, sources, metrics, spec.evaluate.worst)
-        _show(console, metrics, timings, results)
-        results.status("RUNNING", "evaluated", kpi={"test_acc": metrics["word_accuracy"], "cer": metrics["cer"]})
+        write_text_atomic(results.folder / "predictions.csv", _as_csv(reader.task, rows))
+        _error_page(results, reader.task, rows, sources, scores, per_set, spec.evaluate.worst)
+        _show(console, scores, per_set, timings, results)
+        results.status("RUNNING", "evaluated", kpi={"test_acc": scores.primary, **scores.headline()})
     return metrics
 
 
@@ -100,9 +95,9 @@ def open_tests(spec: Spec) -> dict[str, Source]:
 def read_tests(
     reader: BaseReader, spec: Spec, sources: dict[str, Source], console: Console, timings: Timings | None = None
 ) -> list[Row]:
-    """Return truth and reading of every image; what cannot be decoded is said and counts as read wrongly.
+    """Return truth and prediction of every image; what cannot be decoded is printed and counts as wrong.
 
-    `phases` gets the seconds.
+    `timings` gets the seconds.
     """
     timings = timings or Timings()
     return [row for name, source in sources.items() for row in _read_set(reader, spec, name, source, console, timings)]
@@ -113,85 +108,92 @@ def _read_set(
 ) -> list[Row]:
     if len(source) == 0:
         raise DataError(f"{name}: the test set is empty")
-    normaliser = Normaliser(reader.card.normalise)
+    task = reader.task
     plan = LoadPlan(
         source, reader.resize, batch_size=spec.evaluate.batch_size, shuffle=False, on_bad_sample="skip", max_bad=1.0
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:
-        for batch, texts, confidences in reader.read_batches(loader, timings):
-            truths = normaliser.apply_all(batch.texts)
-            columns = zip(batch.index.tolist(), batch.keys, truths, texts, confidences.tolist(), strict=True)
-            for index, key, truth, text, confidence in columns:
-                rows[index] = Row(name, index, key, truth, text, confidence, Levenshtein.distance(truth, text))
+        for batch, predictions, *_ in reader.read_batches(loader, timings):
+            truths = task.truths(batch.targets)
+            columns = zip(batch.index.tolist(), batch.keys, truths, predictions, strict=True)
+            rows.update((index, Row(name, index, key, *both)) for index, key, *both in columns)
         reasons = {key: reason for reason, keys in loader.stats.skipped.items() for key in keys}
-    # An image that cannot be decoded is a wrong reading, not a smaller test set.
+    # An image that cannot be decoded is a wrong answer, not a smaller test set.
     for index in set(range(len(source))) - rows.keys():
-        key, target = source.key(index), source.target(index)
-        truth = normaliser.apply(target.value) if isinstance(target, Text) else ""
+        key, (truth,) = source.key(index), task.truths([source.target(index)])
         why = f"{name}: {key} cannot be read ({reasons.get(key, 'unknown')}); it counts as read wrongly"
         console.print(why, markup=False, highlight=False)
-        rows[index] = Row(name, index, key, truth, "", 0.0, len(truth))
+        rows[index] = Row(name, index, key, truth, task.no_prediction())
     return [rows[index] for index in sorted(rows)]
 
 
-def scores_of(rows: list[Row], names: list[str]) -> dict[str, Any]:
-    """Return the scores over all rows, and under `sets` those of each set of `names`."""
+def score_rows(task: Task, rows: list[Row], names: list[str]) -> tuple[Scores, dict[str, Scores]]:
+    """Return the scores over all rows, and those of each set of `names`."""
 
-    def scores(some: list[Row]) -> RecognitionScores:
-        return score([row.truth for row in some], [row.text for row in some])
+    def scores(some: list[Row]) -> Scores:
+        return task.score([row.truth for row in some], [row.prediction for row in some])
 
-    per_set = {name: scores([row for row in rows if row.set == name]).as_dict() for name in names}
-    return scores(rows).as_dict() | {"sets": per_set}
+    return scores(rows), {name: scores([row for row in rows if row.set == name]) for name in names}
 
 
-def _as_csv(rows: list[Row]) -> str:
+def as_metrics(scores: Scores, per_set: dict[str, Scores]) -> dict[str, Any]:
+    """Return what metrics.json holds of scores: those over all sets at the top, those of each set under `sets`."""
+    return scores.as_dict() | {"sets": {name: one.as_dict() for name, one in per_set.items()}}
+
+
+def _as_csv(task: Task, rows: list[Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(("set", "key", *task.columns))
     for row in rows:
-        writer.writerow([row.set, row.key, row.truth, row.text, f"{row.confidence:.4f}", row.distance])
+        writer.writerow([row.set, row.key, *task.prediction_row(row.truth, row.prediction)])
     return text.getvalue()
 
 
 def _error_page(
-    results: Results, rows: list[Row], sources: dict[str, Source], metrics: dict[str, Any], worst: int
+    results: Results,
+    task: Task,
+    rows: list[Row],
+    sources: dict[str, Source],
+    scores: Scores,
+    per_set: dict[str, Scores],
+    worst: int,
 ) -> None:
-    wrong = sorted((row for row in rows if row.distance), key=lambda row: (-row.distance, -row.confidence, row.key))
+    errors = [(error, row) for row in rows if (error := task.error(row.truth, row.prediction)) is not None]
+    # The worst first; among equals by key, so that the page does not depend on the order of reading.
+    errors.sort(key=lambda pair: ([-part for part in pair[0]], pair[1].key))
     page = Page("Errors")
-    page.add_text(
-        f"{len(wrong)} of {len(rows)} images read wrongly: "
-        f"word accuracy {metrics['word_accuracy']:.2%}, CER {metrics['cer']:.2%}."
-    )
+    shares = scores.headline()
+    figures = ", ".join(f"{task.figures[name]} {share:.2%}" for name, share in shares.items())
+    page.add_text(f"{len(errors)} of {len(rows)} images read wrongly: {figures}.")
     page.add_table(
-        ("set", "samples", "word accuracy", "CER"),
-        [(name, s["samples"], f"{s['word_accuracy']:.2%}", f"{s['cer']:.2%}") for name, s in metrics["sets"].items()],
+        ("set", "samples", *task.figures.values()),
+        [(name, one.samples, *(f"{s:.2%}" for s in one.headline().values())) for name, one in per_set.items()],
     )
-    shown = wrong[:worst]
-    page.add_heading(f"The {len(shown)} worst: most characters wrong, then most confident")
-    page.add_pictures(_picture(row, sources[row.set]) for row in shown)
+    shown = [row for _, row in errors[:worst]]
+    page.add_heading(f"The {len(shown)} worst")
+    page.add_pictures(_pictures(task, shown, sources))
     page.write(results.folder / "errors.html")
 
 
-def _picture(row: Row, source: Source) -> Picture:
-    image: Image | str
-    try:
-        image = decode(source.image(row.index), 3)
-    except DataError as error:
-        image = str(error)
-    return Picture(image, f"{row.truth!r}\nread as {row.text!r} ({row.confidence:.2f})\n{row.key}", "wrong")
+def _pictures(task: Task, rows: list[Row], sources: dict[str, Source]) -> Iterator[Picture]:
+    for row in rows:
+        image: Image | str
+        try:
+            image = decode(sources[row.set].image(row.index), 3)
+        except DataError as error:
+            image = str(error)
+        yield Picture(image, f"{task.compare(row.truth, row.prediction)}\n{row.key}", "wrong")
 
 
-def _show(console: Console, metrics: dict[str, Any], timings: Timings, results: Results) -> None:
+def _show(console: Console, scores: Scores, per_set: dict[str, Scores], timings: Timings, results: Results) -> None:
     table = Table()
-    for heading in ("set", "images", "words", "any case", "36 chars", "CER", "1-NED"):
+    for heading in ("set", "images", *scores.table()):
         table.add_column(heading, justify="left" if heading == "set" else "right")
-    sets = list(metrics["sets"].items())
-    for name, s in [*sets, ("all", metrics)] if len(sets) > 1 else sets:
-        shares = (
-            s[k] for k in ("word_accuracy", "word_accuracy_ignore_case", "word_accuracy_36", "cer", "one_minus_ned")
-        )
-        table.add_row(name, f"{s['samples']:,}", *(f"{share:.2%}" for share in shares))
+    for name, one in [*per_set.items(), ("all", scores)] if len(per_set) > 1 else per_set.items():
+        shares = ("-" if share is None else f"{share:.2%}" for share in one.table().values())
+        table.add_row(name, f"{one.samples:,}", *shares)
     console.print(table)
     took = Table("time", *timings.shares(), "all")
     took.add_row("seconds", *(f"{some:.1f}" for some, _ in timings.shares().values()), f"{timings.total:.1f}")

@@ -1,12 +1,12 @@
 """Reading with ONNX Runtime: no torch, nothing beside the file.
 
-A file is looked at in three steps, of which each may refuse it: its outline (onnx_file.py), its card, and the inputs
-and outputs of its graph against the card.
+A file is looked at in three steps, of which each may refuse it: its outline (onnx_file.py), its header, and the
+inputs and outputs of its graph against the header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +18,13 @@ from inkmill.errors import ConfigError, MissingExtraError, ModelFileError, first
 from inkmill.machine import physical_cores
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.onnx_file import MAX_BYTES, read_outline
+from inkmill.modelfile.onnx_writer import write_onnx
 from inkmill.runtime.reader import BaseReader
+from inkmill.tasks.base import Decoder, Outputs
 
 Device = Literal["cpu", "cuda"]
 
-ALL = "probabilities"
-PADDLE_INPUT, PADDLE_OUTPUT = "x", "softmax"
-_OUTPUTS = {"output_id": "tensor(int32)", "output_prob": "tensor(float)"}
-_PADDLE_OUTPUTS = {PADDLE_OUTPUT: "tensor(float)"}
+_TYPES = {"int32": "tensor(int32)", "float32": "tensor(float)"}
 
 
 class OnnxReader(BaseReader):
@@ -35,13 +34,12 @@ class OnnxReader(BaseReader):
         path: a .onnx file of `inkmill export`.
         device: "cpu" or "cuda"; by default the GPU where onnxruntime-gpu is installed and finds one.
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
-        beam_width: of CTC's prefix beam search, which needs a file exported with export.probabilities; 1 is greedy.
-        words: the only texts that may be read (a lexicon).
+        decoding: options of the task's decoder, as for `inkmill.load`.
         threads: of one batch on the CPU; by default as many as there are cores that this process may use.
 
     Raises:
-        ModelFileError: missing, damaged, encrypted with another key, or without a reader's card.
-        ConfigError: no such device, or a beam that this file has no probabilities for.
+        ModelFileError: missing, damaged, encrypted with another key, or without a header.
+        ConfigError: no such device, or a decoder that needs outputs which this file does not give.
     """
 
     def __init__(
@@ -50,82 +48,86 @@ class OnnxReader(BaseReader):
         device: str | None = None,
         *,
         encryption_key: str | Key | None = None,
-        beam_width: int = 1,
-        words: Iterable[str] | None = None,
         threads: int | None = None,
+        **decoding: Any,
     ) -> None:
         self._where = str(path)
         content = _content(Path(path), encryption_key)
         metadata, has_half = read_outline(content, self._where)
         if "inkmill" not in metadata:
-            raise ModelFileError(f"{path}: an ONNX file without a reader's card; export it with `inkmill export`")
-        card = ModelHeader.from_json(metadata["inkmill"], self._where)
-        super().__init__(card, beam_width=beam_width, words=words)
+            raise ModelFileError(f"{path}: an ONNX file without a model's header; export it with `inkmill export`")
+        super().__init__(ModelHeader.from_json(metadata["inkmill"], self._where))
         self._session, self.runs_on = _session(content, self._where, device, threads, has_half)
         self._check_graph()
+        self.use(self.task.decoder(**decoding))
 
     def _check_graph(self) -> None:
-        """The graph must take and give what the card says."""
-        outputs = {output.name: output.type for output in self._session.get_outputs()}
-        self._paddle = outputs == _PADDLE_OUTPUTS
-        channels = 3 if self._paddle else self.resize.channels
-        wanted = (channels, self.resize.height, None if self.resize.mode == "height" else self.resize.width)
+        """The graph must take and give what the header says, under the task's own names or those of a profile."""
+        given = {output.name: output.type for output in self._session.get_outputs()}
+        # 1. Whose names are these?
+        wanted = {name: _TYPES[one.dtype] for name, one in self.task.outputs.items() if not one.optional}
+        profile = next((one for one in self.task.profiles.values() if given.keys() == one.outputs.keys()), None)
+        if profile is not None:
+            wanted = {name: _TYPES[self.task.outputs[ours].dtype] for name, ours in profile.outputs.items()}
+        # 2. Its only input has the header's size; what is free in the graph is a name there.
+        self._bgr = profile is not None and profile.bgr
+        size = (3 if self._bgr else self.resize.channels, self.resize.height)
+        sizes = (*size, None if self.resize.mode == "height" else self.resize.width)
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         fits = len(shape) == 4 and all(
             size is None or found == size or isinstance(found, str)
-            for found, size in zip(shape[1:], wanted, strict=True)
+            for found, size in zip(shape[1:], sizes, strict=True)
         )
-        known = self._paddle or _OUTPUTS.items() <= outputs.items()
-        if not fits or inputs[0].type != "tensor(float)" or not known:
+        if not fits or inputs[0].type != "tensor(float)" or not wanted.items() <= given.items():
             raise ModelFileError(
-                f"{self._where}: its graph is not the one that its card describes; export it once more"
+                f"{self._where}: its graph is not the one that its header describes; export it once more"
             )
+        # 3. The graph's name of each output that it gives.
         self._input = inputs[0].name
-        self._all = PADDLE_OUTPUT if self._paddle else ALL
-        self._has_all = outputs.get(self._all) == "tensor(float)"
-        if self.decoder.beam_width > 1 and not self._has_all:
-            raise ConfigError(
-                f"{self._where}: a beam needs the probability of every class, and this file gives the best alone; "
-                "export it with export.probabilities=true"
-            )
-        # A lexicon does without: the word with the fewest edits.
-        self.decoder.wants_all = self.decoder.wants_all and self._has_all
+        if profile is not None:
+            self._names = {ours: name for name, ours in profile.outputs.items()}
+        else:
+            self._names = {
+                name: name for name, one in self.task.outputs.items() if given.get(name) == _TYPES[one.dtype]
+            }
 
-    def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
-        if self._paddle:
-            probable = self.probabilities(images)
-            return probable.argmax(axis=2).astype(np.int32), probable.max(axis=2)
-        ids, probabilities = self._run(images, list(_OUTPUTS))
-        if ids.shape != probabilities.shape or ids.shape[:1] != (len(images),) or ids.ndim != 2:
-            raise ModelFileError(f"{self._where}: its graph gives classes of shape {ids.shape}; export it once more")
-        if ids.size and not (ids.min() >= 0 and ids.max() < self.codec.num_classes):
-            raise ModelFileError(f"{self._where}: its graph gives classes that its card does not know")
-        return ids, probabilities
+    def use(self, decoder: Decoder) -> None:
+        """See BaseReader.use."""
+        super().use(decoder.limited_to(self._names, self._where))
 
-    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of resized uint8 BHWC images.
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the outputs that this file gives (see `Task.outputs`)."""
+        return tuple(self._names)
+
+    def outputs(self, images: NDArray[np.uint8], names: Sequence[str] | None = None) -> Outputs:
+        """See BaseReader.outputs.
 
         Raises:
-            ConfigError: the file gives only the best class.
+            ConfigError: the file does not give one of `names`.
         """
-        if not self._has_all:
-            return super().probabilities(images)
-        (found,) = self._run(images, [self._all])
-        if found.ndim != 3 or found.shape[0] != len(images) or found.shape[2] != self.codec.num_classes:
-            raise ModelFileError(f"{self._where}: its graph gives probabilities of shape {found.shape}")
-        return found
-
-    def _run(self, images: NDArray[np.uint8], outputs: list[str]) -> list[NDArray[Any]]:
-        if self._paddle:  # BGR, also of what is gray
+        names = self.decoder.needs if names is None else names
+        if missing := [name for name in names if name not in self._names]:
+            raise ConfigError(f"{self._where}: its graph does not give {missing[0]}; export it with that output")
+        if self._bgr:  # also of what is gray
             images = images.repeat(3, axis=3) if images.shape[3] == 1 else images[..., ::-1]
         pixels = (images.transpose(0, 3, 1, 2).astype(np.float32) - 127.5) / 127.5
         try:
-            found: list[NDArray[Any]] = self._session.run(outputs, {self._input: np.ascontiguousarray(pixels)})
+            arrays = self._session.run(
+                [self._names[name] for name in names], {self._input: np.ascontiguousarray(pixels)}
+            )
         except Exception as error:  # onnxruntime's errors share no public base
             raise ModelFileError(f"{self._where}: cannot be run ({first_line(error)})") from error
+        found = dict(zip(names, arrays, strict=True))
+        self.task.check_outputs(found, len(images), self._where)
         return found
+
+
+def write_and_open(graph: Any, header: ModelHeader, path: Path, key: Key | None) -> OnnxReader:
+    """Write an `onnx.ModelProto` as a model file and return its reader on the CPU."""
+    write_onnx(graph, header, path, key)
+    return OnnxReader(path, "cpu", encryption_key=key)
 
 
 def _content(path: Path, given: str | Key | None) -> bytes:

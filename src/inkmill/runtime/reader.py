@@ -1,7 +1,7 @@
-"""The reader: images in, text and confidence out, the same steps as in training.
+"""The reader: images in, predictions out, the same steps as in training.
 
-What differs between torch and ONNX Runtime is how classes are found, `classify` and `probabilities`; decoding, fitting,
-batching and the way from classes to text are here, once.
+What differs between torch and ONNX Runtime is how a network is run, `outputs`; resizing, batching, decoding and what
+is an image are here, once. What a prediction is, the model file's task knows.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.pipeline.decode import decode, turn
+from inkmill.crypt import find_key
+from inkmill.data.pipeline.decode import decode, from_array, turn
 from inkmill.data.types import Batch
-from inkmill.errors import ConfigError, DataError, ImageError, ModelFileError
+from inkmill.errors import DataError, ImageError, MissingExtraError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.tasks.base import input_resize
-from inkmill.tasks.recognition.decoder import Reading, TextDecoder
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.base import Decoder, Outputs, Prediction, Truth
 from inkmill.timings import Timings
-
-__all__ = ["BaseReader", "Picture", "Reading", "input_resize"]
 
 Picture = str | Path | bytes | NDArray[np.uint8] | Any
 
@@ -36,76 +34,95 @@ _ORIENTATION = 0x0112  # EXIF's tag
 _PIL_AS_ARRAYS = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
 
-class BaseReader(ABC):
-    """Reads images of text; several threads may use one reader.
-
-    Args:
-        card: what the model file says about itself.
-        beam_width: of CTC's prefix beam search; 1 takes the best class of each step.
-        words: the only texts that may be read (a lexicon); None leaves them free.
+class Predicted(NamedTuple):
+    """One batch of a loader with its predictions.
 
     Attributes:
-        card: the same.
-        runs_on: where the model runs, in a few words.
+        batch: at least one image.
+        predictions: one for each, in order, with empty keys.
+        truths: what they should be; None where nobody asked.
+        loss: the mean over the images, as in training; NaN where nobody asked.
+    """
 
-    Raises:
-        ConfigError: a beam for another head than CTC, or no word that the model could write.
+    batch: Batch
+    predictions: Sequence[Prediction]
+    truths: list[Truth] | None = None
+    loss: float = float("nan")
+
+
+class BaseReader(ABC):
+    """Reads images with one model file; several threads may use one reader.
+
+    Args:
+        header: what the model file says about itself.
+
+    Attributes:
+        header: the same.
+        task: what is read.
+        resize: how images meet the network's input.
+        decoder: chooses the predictions; see `use`.
+        runs_on: where the network runs, in a few words.
     """
 
     runs_on = "the CPU"
 
-    def __init__(self, card: ModelHeader, *, beam_width: int = 1, words: Iterable[str] | None = None) -> None:
-        self.card = card
-        self.resize = input_resize(card.model)
-        self.codec = card.codec()
-        self.decoder = TextDecoder(self.codec, beam_width, words, Normaliser(card.normalise))
+    def __init__(self, header: ModelHeader) -> None:
+        self.header = header
+        self.task = header.open_task()
+        self.resize = self.task.resize
+        self.decoder: Decoder = self.task.plain_decoder()
 
-    @abstractmethod
-    def classify(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
-
-    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the probability of every class at every step, (B, S, K), of resized uint8 BHWC images.
+    def use(self, decoder: Decoder) -> None:
+        """Have predictions chosen by another decoder of this task.
 
         Raises:
-            ConfigError: the model file gives only the best class.
+            ConfigError: the model file does not give what it needs.
         """
-        raise ConfigError("this reader gives only the best class of each step, and a beam or a lexicon needs all")
+        self.decoder = decoder
 
-    def texts(self, images: NDArray[np.uint8], timings: Timings | None = None) -> tuple[list[str], NDArray[np.float32]]:
-        """Return texts and confidences, float32 (B,), of resized uint8 BHWC images of one width."""
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the outputs that the model file gives (see `Task.outputs`); a torch file gives all."""
+        return tuple(self.task.outputs)
+
+    @abstractmethod
+    def outputs(self, images: NDArray[np.uint8], names: Sequence[str] | None = None) -> Outputs:
+        """Return outputs of the network for resized uint8 BHWC images.
+
+        Args:
+            images: of one width.
+            names: which (see `Task.outputs`); by default those that the decoder needs.
+
+        Raises:
+            ModelFileError: the model file cannot be run, or is not the one its header describes.
+        """
+
+    def predict(self, images: NDArray[np.uint8], timings: Timings | None = None) -> Sequence[Prediction]:
+        """Return the predictions for resized uint8 BHWC images of one width, with empty keys."""
         timings = timings or Timings()
-        if self.decoder.wants_all:
-            probabilities = self.probabilities(images)
-            timings.lap("forward")
-            refuse_nan(probabilities)
-            texts, confidences = self.decoder.all(probabilities)
-        else:
-            best = self.classify(images)
-            timings.lap("forward")
-            refuse_nan(best[1])
-            texts, confidences = self.decoder.best(*best)
+        outputs = self.outputs(images)
+        timings.lap("forward")
+        refuse_nan(outputs)
+        predictions = self.decoder.decode(outputs)
         timings.lap("decode")
-        return texts, confidences
+        return predictions
 
-    def read_batches(
-        self, loader: Iterable[Batch], timings: Timings | None = None
-    ) -> Iterator[tuple[Batch, list[str], NDArray[np.float32]]]:
-        """Yield every batch of a loader, but empty ones, with its texts and confidences.
+    def read_batches(self, loader: Iterable[Batch], timings: Timings | None = None) -> Iterator[Predicted]:
+        """Yield every batch of a loader, but empty ones, with its predictions.
 
-        `phases` gets the seconds; what the consumer does with a batch counts as the metric's.
+        `timings` gets the seconds; what the consumer does with a batch counts as the metric's.
         """
         timings = timings or Timings()
         timings.start()
         for batch in loader:
             timings.lap("loader")
             if len(batch):
-                yield batch, *self.texts(batch.images, timings)
+                yield Predicted(batch, self.predict(batch.images, timings))
                 timings.lap("metric")
         timings.lap("loader")
 
     def described(self) -> str:
-        """Return in one line where the model runs and how texts are chosen."""
+        """Return in one line where the network runs and how predictions are chosen."""
         return "; ".join((self.runs_on, *self.decoder.notes))
 
     @property
@@ -113,12 +130,15 @@ class BaseReader(ABC):
         """How many images are read at once where nothing else is asked for: fewer of large ones."""
         return max(1, min(MAX_BATCH, BATCH_PIXELS // (self.resize.height * self.resize.width)))
 
-    def read(self, images: Picture | Iterable[Picture], batch_size: int | None = None) -> list[Reading]:
+    def read(self, images: Picture | Iterable[Picture], batch_size: int | None = None) -> list[Any]:
         """Read images, in order; those of one input width are read together.
 
         Args:
             images: one image or several: paths, encoded bytes, uint8 arrays (HW gray, HWC RGB or RGBA), PIL images.
             batch_size: how many are read at once, by default `batch_size`; the result does not depend on it.
+
+        Returns:
+            One prediction of the model's task for each image: a `Reading` where it reads text.
 
         Raises:
             ImageError: an image cannot be decoded; names it.
@@ -126,31 +146,72 @@ class BaseReader(ABC):
         """
         batch_size = batch_size or self.batch_size
         several: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
-        resized: dict[int, list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
-        readings: list[Reading | None] = [None] * len(several)
         keys = [str(image) if isinstance(image, (str, Path)) else str(n) for n, image in enumerate(several)]
+        waiting: dict[int, list[tuple[int, NDArray[np.uint8], tuple[int, int]]]] = defaultdict(list)
+        found: list[Prediction | None] = [None] * len(several)
         for position, image in enumerate(several):
-            picture, _ = self.resize.apply(_pixels(image, self.resize.channels, keys[position]))
-            same_width = resized[picture.shape[1]]
-            same_width.append((position, picture))
+            pixels = _pixels(image, self.resize.channels, keys[position])
+            resized, _ = self.resize.apply(pixels)
+            same_width = waiting[resized.shape[1]]
+            same_width.append((position, resized, (pixels.shape[1], pixels.shape[0])))
             if len(same_width) == batch_size:
-                self._read_batch(resized.pop(picture.shape[1]), keys, readings)
-        for rest in resized.values():
-            self._read_batch(rest, keys, readings)
-        return [reading for reading in readings if reading is not None]
+                self._read_batch(waiting.pop(resized.shape[1]), keys, found)
+        for rest in waiting.values():
+            self._read_batch(rest, keys, found)
+        return found
 
     def _read_batch(
-        self, batch: Sequence[tuple[int, NDArray[np.uint8]]], keys: list[str], readings: list[Reading | None]
+        self,
+        batch: Sequence[tuple[int, NDArray[np.uint8], tuple[int, int]]],
+        keys: list[str],
+        found: list[Prediction | None],
     ) -> None:
-        texts, confidences = self.texts(np.stack([picture for _, picture in batch]))
-        for (position, _), text, confidence in zip(batch, texts, confidences, strict=True):
-            readings[position] = Reading(text, float(confidence), keys[position])
+        positions, images, sizes = zip(*batch, strict=True)
+        outputs = self.outputs(np.stack(images))
+        refuse_nan(outputs)
+        predictions = self.decoder.decode(outputs, np.array(sizes, np.int32))
+        for position, prediction in zip(positions, predictions, strict=True):
+            found[position] = with_key(prediction, keys[position])
 
 
-def refuse_nan(probabilities: NDArray[np.floating[Any]]) -> None:
-    """Raise ModelFileError for probabilities that are no numbers: their best class is the blank, and the text empty."""
-    if not np.isfinite(probabilities.sum(dtype=np.float32)):
-        raise ModelFileError("the model gives probabilities that are no numbers: its weights are damaged")
+def with_key(prediction: Prediction, key: str) -> Prediction:
+    """Return a prediction that says which image it is of."""
+    return replace(prediction, key=key)  # type: ignore[type-var]
+
+
+def load_reader(path: str | Path, device: str | None = None, encryption_key: str | None = None) -> BaseReader:
+    """Return the reader of a model file, whatever its task.
+
+    Args:
+        path: a .safetensors or .pth file of `inkmill train`, which needs torch, or a .onnx file of `inkmill export`,
+            which does not.
+        device: "cpu" or "cuda"; by default the GPU where there is one.
+        encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
+
+    Raises:
+        ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
+        MissingExtraError: a torch file, and torch is not installed.
+        ConfigError: no such device.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        from inkmill.runtime.onnx import OnnxReader
+
+        return OnnxReader(path, device, encryption_key=encryption_key)
+    if path.suffix not in (".safetensors", ".pth"):
+        raise ModelFileError(f"{path}: expected a .safetensors, .pth or .onnx file")
+    try:
+        from inkmill.runtime.torch_reader import TorchReader
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "torch", "train", f"reading {path.suffix} files") from error
+    return TorchReader.load(path, device, find_key(encryption_key))
+
+
+def refuse_nan(outputs: Outputs) -> None:
+    """Raise ModelFileError for outputs that are no numbers: decoded, they would look like an empty answer."""
+    for array in outputs.values():
+        if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float32)):
+            raise ModelFileError("the model gives outputs that are no numbers: its weights are damaged")
 
 
 def _is_one(images: object) -> bool:
@@ -168,15 +229,18 @@ def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uin
             raise DataError(f"{key!r}: no name of a file ({error})") from error
     if isinstance(image, (bytearray, memoryview)):
         image = bytes(image)
-    if not isinstance(image, bytes):
-        image = _encoded(_as_array(image, key), key)
+    if isinstance(image, bytes):
+        try:
+            return decode(image, channels)
+        except ImageError as error:
+            raise ImageError(f"{key}: {error}") from error
     try:
-        return decode(image, channels)
-    except ImageError as error:
-        raise ImageError(f"{key}: {error}") from error
+        return from_array(_as_array(image), channels)
+    except (ImageError, ValueError, OSError) as error:  # the last two are PIL's, of a file that is cut short
+        raise ImageError(f"image {key}: {error}") from error
 
 
-def _as_array(image: Any, key: str) -> NDArray[Any]:
+def _as_array(image: Any) -> NDArray[Any]:
     """Return an array of an array, or of a PIL image as a viewer shows it, as its file would be read.
 
     A PIL image whose numbers are no gray, RGB or RGBA (palette, CMYK, bilevel and others) is converted.
@@ -184,27 +248,9 @@ def _as_array(image: Any, key: str) -> NDArray[Any]:
     mode = getattr(image, "mode", None)
     if isinstance(image, np.ndarray) or not isinstance(mode, str):
         return np.asarray(image)
-    try:
-        array = np.asarray(image if mode in _PIL_AS_ARRAYS else image.convert("RGBA"))
-    except (ValueError, OSError) as error:
-        raise ImageError(f"image {key}: {error}") from error
+    array = np.asarray(image if mode in _PIL_AS_ARRAYS else image.convert("RGBA"))
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)  # asked afterwards: PIL turns some kinds on loading them
     except Exception:  # a damaged block counts as upright, as it does in a file
         orientation = 1
     return turn(array, orientation) if orientation in range(2, 9) else array
-
-
-def _encoded(array: NDArray[Any], key: str) -> bytes:
-    """Arrays take the way of files, so that alpha and depth are treated alike; BMP costs a copy, no compression."""
-    import cv2
-
-    if array.dtype not in (np.uint8, np.uint16) or array.ndim not in (2, 3) or not array.size:
-        raise ImageError(f"image {key}: a {array.dtype} array of shape {array.shape}; expected uint8 HW or HWC")
-    if array.ndim == 3:
-        swap = {1: None, 3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}.get(array.shape[2], -1)
-        if swap == -1:
-            raise ImageError(f"image {key}: {array.shape[2]} channels; expected 1 (gray), 3 (RGB) or 4 (RGBA)")
-        array = array[..., 0] if swap is None else cv2.cvtColor(array, swap)
-    suffix = ".bmp" if array.dtype == np.uint8 and (array.ndim == 2 or array.shape[2] == 3) else ".png"
-    return bytes(cv2.imencode(suffix, array)[1])

@@ -36,7 +36,7 @@ def images_per_second(
     found: list[dict[str, Speed]] = [{} for _ in readers]
     for batch in BATCHES:
         some = images[np.arange(batch) % len(images)]
-        speeds = in_turn([partial(reader.classify, some) for reader in readers], batch, rounds)
+        speeds = in_turn([partial(reader.outputs, some) for reader in readers], batch, rounds)
         for one, speed in zip(found, speeds, strict=True):
             one[f"batch_{batch}"] = speed
     return found

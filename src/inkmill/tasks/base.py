@@ -66,10 +66,9 @@ class Scores(ABC):
     """The scores of one set. Every figure is a share in 0..1, so that each can be shown as a percentage.
 
     Attributes:
-        titles: how the figures of `headline` are called in sentences and plots; the primary one comes first.
+        samples: how many were compared.
     """
 
-    titles: ClassVar[Mapping[str, str]]
     samples: int
 
     @property
@@ -79,7 +78,7 @@ class Scores(ABC):
 
     @abstractmethod
     def headline(self) -> dict[str, float]:
-        """Return the few figures that are shown after each epoch, by name, the primary one first."""
+        """Return the few figures that are shown after each epoch, by name, in the order of `Task.figures`."""
 
     @abstractmethod
     def rank(self) -> tuple[float, ...]:
@@ -169,6 +168,8 @@ class Task(ABC):
     Attributes:
         name: as in `spec.task`, in model files and in the registry.
         noun: what the model is, for sentences: "text reader".
+        figures: the title of each of the scores' headline figures by name, the primary one first: what is compared,
+            logged and drawn after each epoch.
         outputs: the outputs of the exported graph by name, in order. Those that are not optional come first.
         profiles: other ways to name them, by the value of `export.profile`.
         columns: what `prediction_row` gives, by name; predictions.csv of `evaluate` has them after set and key.
@@ -177,6 +178,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     noun: ClassVar[str]
+    figures: ClassVar[Mapping[str, str]]
     outputs: ClassVar[Mapping[str, Output]]
     profiles: ClassVar[Mapping[str, GraphProfile]] = {}
     columns: ClassVar[tuple[str, ...]]
@@ -241,6 +243,11 @@ class Task(ABC):
     @abstractmethod
     def class_names(self) -> tuple[str, ...]:
         """One name for each class of the output layer, in order. Fine-tuning matches the rows of two models by them."""
+
+    @property
+    def head(self) -> str:
+        """The kind of output layer; rows of the output layers of two models are only matched where it is the same."""
+        return self.name
 
     @abstractmethod
     def truths(self, targets: Sequence[Target]) -> list[Truth]:
@@ -327,6 +334,10 @@ class Task(ABC):
     @abstractmethod
     def compare(self, truth: Truth, prediction: Prediction) -> str:
         """Return truth and answer for people, in two short lines."""
+
+    def described(self) -> str:
+        """Return what the task was settled on, in a few words: "36 characters"."""
+        return f"{len(self.class_names):,} classes"
 
     def card_rows(self) -> dict[str, str]:
         """Return what the model card says of the task's part of the header, by name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,23 @@ if TYPE_CHECKING:
     from inkmill.tasks.base import Task
 
 Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What a file of pretrained weights offers.
+
+    Attributes:
+        weights: tensors under this network's names.
+        task: what they were trained for; None where nobody says which classes they have.
+        reason: why the rows of its output layer cannot be taken, where that is so.
+        notes: what a user should know of its list of classes, one sentence each.
+    """
+
+    weights: dict[str, Tensor]
+    task: Task | None
+    reason: str = ""
+    notes: Sequence[str] = ()
 
 
 class TaskModel(Network):
@@ -73,18 +92,18 @@ class TaskModel(Network):
         """Return the tensors that have one row or column a class: name -> (dimension, index of class 0 in it)."""
         return {}
 
-    def adopt(self, weights: dict[str, Tensor], spec: Spec, where: str) -> tuple[dict[str, Tensor], Task | None]:
-        """Return another program's weights under this network's names, and the task they were trained for.
+    def adopt(self, weights: dict[str, Tensor], spec: Spec, where: str) -> Adopted:
+        """Return what can be taken from another program's file.
 
         Args:
             weights: tensors by their plain names.
             spec: the spec of the run that starts from them.
             where: the file, for errors.
 
-        Returns:
-            The weights, and None where nobody says which classes they have.
+        Raises:
+            InkmillError: what the spec says of the file cannot be.
         """
-        return weights, None
+        return Adopted(weights, None, "the file does not say which classes its rows are")
 
     def described(self) -> str:
         """Return the parts of the network in a few words: "ResNet + BiLSTM + CTC"."""

@@ -21,7 +21,7 @@ from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
-from inkmill.runtime.torch_reader import to_input
+from inkmill.tasks.model import to_input
 from inkmill.training.prepare import Prepared
 
 VAL_WORKERS = 2

@@ -1,8 +1,8 @@
-"""Fine-tuning: take the weights of any checkpoint, matching the head's rows by character.
+"""Fine-tuning: take the weights of any checkpoint, matching the rows of the output layer by class.
 
-A head's tensors have one row (or column) a class. Two readers rarely share their characters, so copying rows by
-position would give each character the weights of another; here each row goes to the same character, and what could not
-be taken is counted and shown.
+The tensors of an output layer have one row (or column) a class. Two models rarely have the same classes, so copying
+rows by position would give each class the weights of another; here each row goes to the class of the same name (for
+text the same character), and what could not be taken is counted and shown.
 """
 
 from __future__ import annotations
@@ -16,30 +16,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inkmill.config.spec import Spec
 from inkmill.crypt import Key
-from inkmill.errors import CharsetError, ConfigError, ModelFileError
+from inkmill.errors import ConfigError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import fitting_cuts, read_any
 from inkmill.nn.narrow import cut, runs
 from inkmill.nn.simulate import simulate_int8
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.clova_names import in_our_names
-from inkmill.tasks.recognition.heads import AttentionHead, CTCHead
-from inkmill.tasks.recognition.model import Recognizer
+from inkmill.tasks.base import Task
+from inkmill.tasks.model import Adopted, TaskModel
 
 WRAPPERS = ("state_dict", "model", "net", "model_state_dict")
 """Keys under which other programs keep their weights."""
 PREFIXES = ("module.", "model.", "_orig_mod.")
 """What DataParallel, Lightning and torch.compile put before every name."""
-TELLING = {"head.cell.weight_ih": "Attn", "head.queries": "Slots"}
-"""Tensors that tell the head of a file without a card."""
-ARCHITECTURE = (
-    *("TPS", "num_fiducial", "backbone", "feature_channel", "sequence", "sequence_layers", "hidden_size"),
-    *("prediction", "input_channel"),
-)
-"""What must be as in the file where that is pruned: its sizes are those of single layers."""
+OF_START = {
+    *("backbone_pretrained", "quantize", "pruned_graph_path", "quantize_model_path"),
+    *("input_width", "input_height", "input_resize"),
+}
+"""Keys of `model` that may differ from those of a pruned file; the others decide the sizes of single layers."""
 SHOWN = 8
-"""How many tensors that start anew the report names."""
+"""How many tensors that start fresh the report names."""
 
 
 @dataclass
@@ -48,33 +45,38 @@ class RemapReport:
 
     Attributes:
         taken: tensors copied as they are.
+        notes: what was noticed in the file's list of classes, one sentence each.
         smaller: tensors that were cut to the size they have in a pruned file.
-        head_kept: characters whose head weights were taken.
-        head_new: characters that start anew.
-        fresh: tensors of the model that start anew, with the reason.
+        classes_kept: classes whose rows of the output layer were taken.
+        classes_new: classes that start fresh.
+        fresh: tensors of the model that start fresh, with the reason.
         unused: tensors of the file that the model has no place for.
-        history: how the file was made, step by step, as its card says; a file without a card says nothing.
+        history: how the file was made, step by step, as its header says; a file without a header says nothing.
     """
 
     taken: int = 0
+    notes: list[str] = field(default_factory=list)
     smaller: int = 0
-    head_cached: str = ""
-    head_new: str = ""
+    classes_kept: tuple[str, ...] = ()
+    classes_new: tuple[str, ...] = ()
     fresh: dict[str, str] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the report as lines for the console."""
-        lines = [f"{self.taken} tensors taken, {len(self.fresh)} start anew, {len(self.unused)} of the file unused"]
+        lines = [
+            *self.notes,
+            f"{self.taken} tensors taken, {len(self.fresh)} start fresh, {len(self.unused)} of the file unused",
+        ]
         if self.smaller:
             lines.append(f"pruned: {self.smaller} tensors are smaller than the spec's model has them, as in the file")
-        if self.head_cached or self.head_new:
+        if self.classes_kept or self.classes_new:
             lines.append(
-                f"head matched by character: {len(self.head_cached)} kept, {len(self.head_new)} new"
-                + (f" ({_shortened(self.head_new)})" if self.head_new else "")
+                f"output layer matched by class: {len(self.classes_kept)} kept, {len(self.classes_new)} new"
+                + (f" ({_shortened(self.classes_new)})" if self.classes_new else "")
             )
-        lines += [f"  anew: {name} ({why})" for name, why in list(self.fresh.items())[:SHOWN]]
+        lines += [f"  fresh: {name} ({why})" for name, why in list(self.fresh.items())[:SHOWN]]
         if len(self.fresh) > SHOWN:
             lines.append(f"  and {len(self.fresh) - SHOWN} more")
         parts = Counter(name.partition(".")[0] for name in self.unused)
@@ -83,72 +85,62 @@ class RemapReport:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """What a file holds: its tensors, its kind of head, and its characters where they are known."""
-
-    weights: dict[str, Tensor]
-    prediction: str
-    charset: Charset | None
-    card: ModelHeader | None = None
-
-    def head_differs(self, model: Recognizer) -> str:
-        """Return why no row of the head can be taken, or nothing."""
-        if self.prediction != model.spec.prediction:
-            return f"the head of the file is {self.prediction}, here it is {model.spec.prediction}"
-        if self.charset is None:
-            return "the file does not say which characters its rows are: give train.pretrained_character_list"
-        return ""
-
-
-@dataclass(frozen=True)
 class _Match:
-    """Which classes of the file go where: the decoder's own ones and the characters that both sides know."""
+    """Which classes of the file go where: those that both sides have."""
 
     to: Tensor
     places: Tensor
     count: int
     """Classes of the file."""
+    kept: tuple[str, ...]
+    new: tuple[str, ...]
 
 
-def start_from(
-    model: Recognizer, charset: Charset, path: Path, listed: Charset | None = None, key: Key | None = None
-) -> RemapReport:
+def start_from(model: TaskModel, task: Task, path: Path, spec: Spec, key: Key | None = None) -> RemapReport:
     """Give `model` the weights of a file, as far as they fit.
 
     Args:
-        model: a fresh recogniser; changed in place.
-        charset: its characters.
-        path: a .safetensors or .pth file of inkmill, or a state_dict of another program; the names of CLOVA's
-            deep-text-recognition-benchmark and TAO OCRNet are understood. A pruned file of inkmill makes `model` as
-            narrow as it is, one that was trained for int8 makes it simulate that.
-        listed: the characters of such a state_dict, in class order; without them its head is not taken.
+        model: a fresh network; changed in place.
+        task: what it is for.
+        path: a .safetensors or .pth file of inkmill, or a state_dict of another program (see `TaskModel.adopt`). A
+            pruned file of inkmill makes `model` as narrow as it is, one that was trained for int8 makes it simulate
+            that.
+        spec: the spec of the run.
         key: opens an encrypted file.
 
     Raises:
         ModelFileError: the file cannot be read, or nothing in it fits this model.
-        CharsetError: `listed` has another number of characters than the file.
-        ConfigError: `listed` for a file that holds its characters itself; a pruned file of another architecture.
+        ConfigError: a pruned file of another architecture; a character list for a file that has its own.
+        CharsetError: the character list has another number of characters than the file.
     """
-    source = _open(path, listed, key)
-    if source.card is not None and source.card.model.quantize:
+    # 1. Open the file, and give the model its shape.
+    state, header = read_any(path, key)
+    adopted = _own(state, header, spec, path) if header is not None else _foreign(state, model, spec, path)
+    if header is not None and header.model.quantize:
         simulate_int8(model)
-    report = RemapReport(smaller=_narrow(model, source, path), history=source.card.history() if source.card else [])
-    weights, old = source.weights, source.charset
-    count = len(weights)
-    axes = {f"head.{name}": axis for name, axis in model.head.class_axes().items()}
-    match = None if old is None or source.head_differs(model) else _match(model.head.specials, charset, old)
+    report = RemapReport(
+        notes=list(adopted.notes),
+        smaller=_narrow(model, adopted.weights, header, path),
+        history=header.history() if header is not None else [],
+    )
+    # 2. Which rows of the output layer go where?
+    reason = adopted.reason
+    if adopted.task is not None and adopted.task.head != task.head:
+        reason = f"the head of the file is {adopted.task.head}, here it is {task.head}"
+    axes = model.class_axes()
+    match = None if adopted.task is None or reason else _match(task.class_names, adopted.task.class_names)
+    # 3. Copy tensor by tensor; what is left over in the file is unused.
+    weights, count = dict(adopted.weights), len(adopted.weights)
     for name, tensor in model.state_dict().items():
-        theirs = weights.pop(name, None)
-        if theirs is None:
-            reason = "not in the file"
+        given = weights.pop(name, None)
+        if given is None:
+            why = "not in the file"
         elif name not in axes:
-            reason = _copy(tensor, theirs)
-        elif match is None:
-            reason = source.head_differs(model)
+            why = _copy(tensor, given)
         else:
-            reason = _copy_classes(tensor, theirs, axes[name], match)
-        if reason:
-            report.fresh[name] = reason
+            why = reason if match is None else _copy_classes(tensor, given, axes[name], match)
+        if why:
+            report.fresh[name] = why
         else:
             report.taken += 1
     report.unused = sorted(weights)
@@ -156,40 +148,40 @@ def start_from(
         raise ModelFileError(
             f"{path}: none of its {count} tensors fits this model; give the architecture it was made for"
         )
-    if old is not None and not axes.keys() <= report.fresh.keys():
-        report.head_cached = "".join(char for char in charset.chars if char in old)
-        report.head_new = old.unknown("".join(charset.chars))
+    if match is not None and not axes.keys() <= report.fresh.keys():
+        report.classes_kept, report.classes_new = match.kept, match.new
     return report
 
 
-def _open(path: Path, listed: Charset | None, key: Key | None) -> _Source:
-    state, card = read_any(path, key)
-    if card is not None:
-        if listed is not None:
-            raise ConfigError(f"{path} holds its characters itself: leave train.pretrained_character_list out")
-        return _Source(state, card.model.prediction, card.characters(), card)
-    weights = in_our_names(_tensors(state))
+def _own(state: dict[str, Any], header: ModelHeader, spec: Spec, path: Path) -> Adopted:
+    if spec.train.pretrained_character_list:
+        raise ConfigError(f"{path} holds its characters itself: leave train.pretrained_character_list out")
+    return Adopted(state, header.open_task())
+
+
+def _foreign(state: dict[str, Any], model: TaskModel, spec: Spec, path: Path) -> Adopted:
+    weights = _tensors(state)
     if not weights:
         raise ModelFileError(f"{path}: holds no weights; give a checkpoint or a state_dict")
-    prediction = next((head for name, head in TELLING.items() if name in weights), "CTC")
-    if listed is not None:
-        _check_count(path, weights, prediction, listed)
-    return _Source(weights, prediction, listed)
+    return model.adopt(weights, spec, str(path))
 
 
-def _narrow(model: Recognizer, source: _Source, path: Path) -> int:
+def _narrow(model: TaskModel, weights: Mapping[str, Tensor], header: ModelHeader | None, path: Path) -> int:
     """Make `model` as narrow as a pruned file, and return how many of its tensors that changes."""
-    if source.card is None:
+    if header is None:
         return 0
-    cuts = fitting_cuts(path, source.card, source.weights)
-    theirs, ours = source.card.model, model.spec
-    differ = [name for name in ARCHITECTURE if getattr(theirs, name) != getattr(ours, name)]
+    cuts = fitting_cuts(path, header, weights)
+    theirs, ours = header.model, model.spec
+    names = [name for name in type(ours).model_fields if name not in OF_START]
+    differ = [name for name in names if getattr(theirs, name) != getattr(ours, name)]
     if cuts and differ:
         settings = " ".join(f"model.{name}={str(getattr(theirs, name)).replace('True', 'true')}" for name in differ)
         raise ConfigError(f"{path} is pruned, so the model must be the one it was pruned from: give {settings}")
     cut(model, cuts)
     if cuts and not runs(model):
-        raise ModelFileError(f"{path}: some of its weights are smaller than its card's, and not as pruning leaves them")
+        raise ModelFileError(
+            f"{path}: some of its weights are smaller than its header's, and not as pruning leaves them"
+        )
     return len(cuts)
 
 
@@ -210,18 +202,6 @@ def _plain(name: str) -> str:
     return name
 
 
-def _check_count(path: Path, weights: Mapping[str, Tensor], prediction: str, listed: Charset) -> None:
-    bias = weights.get("head.classes.bias")
-    if bias is None:
-        return  # no head that we know, which the report says
-    count = bias.numel() - (AttentionHead if prediction == "Attn" else CTCHead).specials
-    if count != len(listed):
-        raise CharsetError(
-            f"train.pretrained_character_list lists {len(listed)} characters, but the head of {path} has {count}: "
-            "give the list that it was trained with"
-        )
-
-
 def _copy(tensor: Tensor, old: Tensor) -> str:
     """Copy a tensor whose shape fits; return why not."""
     if old.shape != tensor.shape:
@@ -230,11 +210,12 @@ def _copy(tensor: Tensor, old: Tensor) -> str:
     return ""
 
 
-def _match(specials: int, new: Charset, old: Charset) -> _Match:
-    position = {char: specials + index for index, char in enumerate(old.chars)}
-    shared = [(specials + index, position[char]) for index, char in enumerate(new.chars) if char in position]
-    to, places = torch.tensor([(number, number) for number in range(specials)] + shared).T
-    return _Match(to, places, specials + len(old))
+def _match(new: tuple[str, ...], old: tuple[str, ...]) -> _Match:
+    position = {name: index for index, name in enumerate(old)}
+    shared = [(index, position[name]) for index, name in enumerate(new) if name in position]
+    to, places = torch.tensor(shared, dtype=torch.int64).reshape(-1, 2).T
+    kept = tuple(name for name in new if name in position)
+    return _Match(to, places, len(old), kept, tuple(name for name in new if name not in position))
 
 
 def _copy_classes(tensor: Tensor, old: Tensor, axis: tuple[int, int], match: _Match) -> str:
@@ -252,5 +233,6 @@ def _copy_classes(tensor: Tensor, old: Tensor, axis: tuple[int, int], match: _Ma
     return ""
 
 
-def _shortened(chars: str, most: int = 40) -> str:
-    return chars if len(chars) <= most else f"{chars[:most]}…"
+def _shortened(names: tuple[str, ...], most: int = 40) -> str:
+    text = ("" if all(len(name) == 1 for name in names) else ", ").join(names)
+    return text if len(text) <= most else f"{text[:most]}…"

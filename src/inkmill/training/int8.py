@@ -1,6 +1,6 @@
-"""The start of quantisation-aware training: a trained reader simulates int8, its ranges from training pictures.
+"""The start of quantisation-aware training: a trained model simulates int8, its ranges from training pictures.
 
-Fine-tuning then goes on as any other (see inkmill.nn.fake_int8), and what it saves is scored with int8's rounding.
+Fine-tuning then continues as any other (see inkmill.nn.fake_int8), and what it saves is scored with int8's rounding.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from inkmill.data.sources import Subset
 from inkmill.errors import DataError, InkmillError
 from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import is_simulated, layers_in_float, layers_in_int8, simulate_int8
-from inkmill.runtime.torch_reader import to_input
-from inkmill.tasks.recognition.model import Recognizer
-from inkmill.training.prepare import Prepared, Say
+from inkmill.tasks.base import Say
+from inkmill.tasks.model import TaskModel, to_input
+from inkmill.training.prepare import Prepared
 
 BATCH = 32
 CLOSE = 0.05
 """The largest difference folding may make, as a share of the largest feature; TF32's is smaller, a mistake's larger."""
 
 
-def start_simulating(model: Recognizer, spec: Spec, prepared: Prepared, say: Say) -> None:
-    """Let a reader with trained weights simulate int8, in place, and measure its ranges.
+def start_simulating(model: TaskModel, spec: Spec, prepared: Prepared, say: Say) -> None:
+    """Let a model with trained weights simulate int8, in place, and measure its ranges.
 
     Args:
         model: on any device; in whichever mode it stays.
@@ -49,7 +49,7 @@ def start_simulating(model: Recognizer, spec: Spec, prepared: Prepared, say: Say
 
 
 @torch.no_grad()
-def fold_and_compare(model: Recognizer) -> None:
+def fold_and_compare(model: TaskModel) -> None:
     """Let a model in evaluation mode simulate int8, in place; see that without rounding it computes as before.
 
     Raises:
@@ -68,12 +68,12 @@ def fold_and_compare(model: Recognizer) -> None:
     if not float((after - before).abs().max()) <= CLOSE * float(before.abs().max()):
         raise InkmillError(
             f"model.quantize: the batch norms of backbone {spec.backbone} cannot be folded into its convolutions; "
-            "quantise the trained reader with `inkmill quantize`"
+            "quantise the trained model with `inkmill quantize`"
         )
 
 
 @torch.no_grad()
-def _measure_ranges(model: Recognizer, spec: Spec, prepared: Prepared) -> int:
+def _measure_ranges(model: TaskModel, spec: Spec, prepared: Prepared) -> int:
     """Set every range to the mean over batches of the largest magnitude; return how many pictures that took."""
     source, widths = prepared.train.source, prepared.train.bucket_widths
     count = min(spec.quantize.calibration_images, len(source))
@@ -95,9 +95,7 @@ def _measure_ranges(model: Recognizer, spec: Spec, prepared: Prepared) -> int:
                 continue
             batches, pictures = batches + 1, pictures + len(batch)
             measure(model, 1 / batches)
-            features = model.features(to_input(torch.from_numpy(np.array(batch.images)).to(device)))
-            if not model.head.taught_by_targets:  # the attention head stays in float
-                model.head(features)
+            model.probe(to_input(torch.from_numpy(np.array(batch.images)).to(device)))
     measure(model, None)
     if not pictures:
         raise DataError(f"{source.name}: none of {count} pictures can be decoded, and model.quantize measures ranges")

@@ -7,6 +7,7 @@ is killed at any moment must continue as if nothing had happened: everything tha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key
@@ -21,9 +23,9 @@ from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
 from inkmill.errors import TrainingError
 from inkmill.modelfile.model_card import with_speeds
-from inkmill.modelfile.torch_file import save_reader
-from inkmill.runtime.torch_reader import in_words, on_device
-from inkmill.tasks.recognition.model import Recognizer
+from inkmill.modelfile.torch_file import save_model
+from inkmill.runtime.torch_reader import device_name
+from inkmill.tasks.model import TaskModel
 from inkmill.timings import Timings
 from inkmill.training.batches import training_input
 from inkmill.training.checkpoint import save_checkpoint
@@ -49,7 +51,9 @@ class Progress:
     images: int = 0
     """Images trained on, this rank's."""
     best: dict[str, Any] = field(default_factory=dict)
-    """The best validation so far: word_accuracy, cer, epoch, weights (raw or ema)."""
+    """The best validation so far: the task's figures, loss, epoch, weights (raw or ema)."""
+    best_rank: list[float] = field(default_factory=list)
+    """What the next validation must exceed; see `Validation.rank`."""
     validations_since_best: int = 0
     """For early_stop."""
     stopped_early: bool = False
@@ -58,42 +62,53 @@ class Progress:
     """One row a validated epoch."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a run started from.
+
+    Attributes:
+        history: how the file was made that it started from, for the header.
+        branched_from: the digest of the checkpoint that the user had it resume from, if any.
+        spare: where that checkpoint is; it is not deleted.
+    """
+
+    history: Sequence[dict[str, Any]] = ()
+    branched_from: str | None = None
+    spare: Path | None = None
+
+
 class TrainingLoop:
-    """Trains a recogniser.
+    """Trains a network.
 
     Args:
         fabric: launched Fabric.
         spec: the resolved spec.
-        model: the recogniser, on the CPU.
-        prepared: data, characters, codec.
+        model: the network, on the CPU.
+        prepared: data and task.
         loaders: training loader and, by set name, validation loaders; all give batches on the device.
         folder: results folder of training.
-        reporter: shows and logs what happens; only rank 0's says anything.
+        reporter: shows and logs what happens; only rank 0's prints anything.
         key: encrypts what is written.
-
-    Attributes:
-        history: how that was made which the run began with, for the card.
-        branched_from: the digest of the checkpoint that the user had the run go on from, if any.
-        spare: where that lies; it is not deleted.
+        origin: what the run started from.
     """
 
     def __init__(
         self,
         fabric: Fabric,
         spec: Spec,
-        model: Recognizer,
+        model: TaskModel,
         prepared: Prepared,
         loaders: tuple[DeviceLoader, dict[str, DeviceLoader]],
         folder: Path,
         reporter: Reporter,
         key: Key | None = None,
+        origin: Origin = Origin(),
     ) -> None:
-        self._key = key
-        self.history: list[dict[str, Any]] = []
-        self.branched_from: str | None = None
-        self.spare: Path | None = None
-        self.fabric, self.spec, self.prepared, self.folder, self.reporter = fabric, spec, prepared, folder, reporter
+        self.fabric, self.spec = fabric, spec
+        self.prepared, self.task = prepared, prepared.task
         self.loader, self.val_loaders = loaders
+        self.folder, self.reporter = folder, reporter
+        self._key, self._origin = key, origin
         settings = spec.train
         if settings.channels_last and (fabric.device.type == "cuda" or fabric.world_size > 1):
             model = model.to(memory_format=torch.channels_last)
@@ -154,14 +169,16 @@ class TrainingLoop:
         progress.epoch, progress.batches = progress.epoch + 1, 0
 
     def _train_batch(self, batch: Batch, steps: bool) -> None:
-        texts = self.prepared.normaliser.apply_all(batch.texts)
-        ids, lengths = self.prepared.codec.encode(texts)
-        targets = on_device(ids, self.fabric.device)
-        images = training_input(batch)  # augmentation is compiled for itself, and fills short batches up
+        # 1. The network's input: augmentation is compiled for itself, and fills short batches up.
+        images = training_input(batch)
+        # 2. Targets, while the device works on the images.
+        targets = self.model.to_targets(self.task.encode(self.task.truths(batch.targets)), batch, images)
+        # 3. Forward and backward; ranks exchange gradients only where a step follows.
         with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
-            logits = self.wrapped(images, targets)
-            loss = self.model.loss(logits, (targets, torch.from_numpy(lengths))) if len(batch) else logits.sum() * 0
+            outputs = self.wrapped(images, *self.model.taught(targets))
+            loss = self.model.loss(outputs, targets) if len(batch) else _no_loss(outputs)
             self.fabric.backward(loss / self.spec.train.accumulate)
+        # 4. Count; the loss stays on the device until LossWatch asks for it.
         self.progress.images += len(batch)
         self.watch.add(loss.detach(), len(batch), batch.keys)
         self.reporter.batch_done(len(batch))
@@ -215,12 +232,12 @@ class TrainingLoop:
                 f"the validation loss became {raw.loss} in epoch {self.progress.epoch}; lower train.optim.lr or use "
                 "train.precision=fp32 (the last checkpoint is from before)"
             )
-        self.schedule.validated(raw.loss, raw.word_accuracy)
+        self.schedule.validated(raw.loss, raw.scores.primary)
         weights, chosen = max(candidates.items(), key=lambda pair: pair[1].rank())
         row = {"epoch": self.progress.epoch, "train_loss": self.watch.epoch_mean(), "val_loss": raw.loss}
-        row |= {"word_accuracy": raw.word_accuracy, "cer": raw.cer}
+        row |= raw.scores.headline()
         if "ema" in candidates:
-            row |= {f"ema_{name}": getattr(candidates["ema"], name) for name in ("word_accuracy", "cer")}
+            row |= {f"ema_{name}": share for name, share in candidates["ema"].scores.headline().items()}
         self.progress.history.append(row)
         read = len(candidates) * sum(scores.samples for scores in chosen.sets.values())
         is_best = self._keep_if_best(chosen, weights, images_per_s=read / timings.total)
@@ -228,32 +245,31 @@ class TrainingLoop:
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
 
-    def _score(self, model: Recognizer, timings: Timings) -> Validation:
+    def _score(self, model: TaskModel, timings: Timings) -> Validation:
         autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
         with self._compiled(0):
-            found = validate(model, self.val_loaders, self.prepared.codec, self.prepared.normaliser, autocast, timings)
+            found = validate(model, self.val_loaders, self.task, autocast, timings)
         for loader in self.val_loaders.values():
             self.reporter.notes(loader.stats)
         return found
 
     def _keep_if_best(self, chosen: Validation, weights: str, images_per_s: float) -> bool:
-        best = self.progress.best
-        if best and chosen.rank() <= (best["word_accuracy"], -best["cer"], -best["loss"]):
-            self.progress.validations_since_best += 1
+        progress, rank = self.progress, list(chosen.rank())
+        if progress.best and rank <= progress.best_rank:
+            progress.validations_since_best += 1
             return False
-        self.progress.validations_since_best = 0
-        self.progress.best = {
-            "word_accuracy": chosen.word_accuracy,
-            "cer": chosen.cer,
+        progress.validations_since_best = 0
+        progress.best_rank = rank
+        progress.best = chosen.scores.headline() | {
             "loss": chosen.loss,
-            "epoch": self.progress.epoch,
+            "epoch": progress.epoch,
             "weights": weights,
         }
         if self.fabric.is_global_zero:
-            card = self.prepared.card(self.spec, self.progress.best, self.history)
-            card = with_speeds(card, in_words(self.fabric.device), {"validation": images_per_s})
+            header = self.prepared.header(self.spec, progress.best, self._origin.history)
+            header = with_speeds(header, device_name(self.fabric.device), {"validation": images_per_s})
             state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
-            save_reader(self.folder / "best_accuracy.safetensors", state, card, self._key)
+            save_model(self.folder / "best_accuracy.safetensors", state, header, self._key)
         return True
 
     def save(self) -> None:
@@ -262,7 +278,7 @@ class TrainingLoop:
         self.watch.add_up()
         if self.fabric.is_global_zero:
             at, keep = self.progress, self.spec.train.keep_checkpoints
-            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self.spare)
+            save_checkpoint(self.folder, self._state(), at.epoch, at.step, keep, self._key, self._origin.spare)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint of `save`."""
@@ -272,7 +288,6 @@ class TrainingLoop:
         if self.fabric.is_global_zero:  # the sums are those of all ranks
             self.watch.load_state_dict(state["watch"])
         self.progress = Progress(**state["progress"])
-        self.branched_from = state.get("branched_from")
         early = self.spec.train.early_stop
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
         if self.progress.stopped_early:
@@ -303,10 +318,10 @@ class TrainingLoop:
         scaler = getattr(self.fabric._precision, "scaler", None)
         on_gpu = self.fabric.device.type == "cuda"
         return {
-            "reader": self.prepared.card(self.spec, self.progress.best, self.history).to_json(),
+            "header": self.prepared.header(self.spec, self.progress.best, self._origin.history).to_json(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "branched_from": self.branched_from,
+            "branched_from": self._origin.branched_from,
             "optimizer_name": self.spec.train.optim.name,
             "schedule": self.schedule.state_dict(),
             "watch": self.watch.state_dict(),
@@ -319,3 +334,9 @@ class TrainingLoop:
                 "cuda": torch.cuda.get_rng_state(self.fabric.device) if on_gpu else None,
             },
         }
+
+
+def _no_loss(outputs: Any) -> Tensor:
+    """Return 0 for an empty batch, of a graph that reaches every weight: ranks exchange the gradients of all."""
+    tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    return torch.stack([tensor.sum() for tensor in tensors]).sum() * 0

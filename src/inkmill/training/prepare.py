@@ -1,8 +1,8 @@
-"""From the spec's data sets to what training needs: checked samples, characters, codec."""
+"""From the spec's data sets to what training needs: the one place that opens and filters sets and settles the task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,22 +10,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill import __version__
 from inkmill.config.spec import Spec
-from inkmill.data.jobs.check import CheckRules, check_once
+from inkmill.data.jobs.check import SampleRules, check_once, check_targets
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.resize import Resize
-from inkmill.data.sources import Mix, Source, Subset, holdout, open_source
-from inkmill.data.types import Text
+from inkmill.data.sources import Mix, Source, Subset, fresh_name, holdout, open_source
 from inkmill.errors import ConfigError, DataError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step
-from inkmill.runtime.reader import input_resize
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import Codec, make_codec
-from inkmill.tasks.recognition.normalise import Normaliser
-
-Say = Callable[[str], None]
+from inkmill.tasks import find_task
+from inkmill.tasks.base import Say, Task
+from inkmill.version import __version__
 
 CHECKED_HERE = 5000
 """Sets up to this size are decoded in this process: starting others takes longer."""
@@ -48,22 +43,35 @@ class PreparedSet:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What training needs to know of its data."""
+    """What training needs to know of its data.
+
+    Attributes:
+        train: the training sets, mixed.
+        val: validation sets by name.
+        task: settled on the training labels.
+    """
 
     train: PreparedSet
     val: dict[str, PreparedSet]
-    charset: Charset
-    codec: Codec
-    normaliser: Normaliser
-    resize: Resize
+    task: Task
 
-    def card(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ModelHeader:
-        """Return the card that goes into the model's file; `history` is how that was made which training began with."""
+    @property
+    def resize(self) -> Resize:
+        """How images are brought to the input size."""
+        return self.task.resize
+
+    def header(self, spec: Spec, scores: dict[str, Any], history: Sequence[dict[str, Any]] = ()) -> ModelHeader:
+        """Return the header of the model's file.
+
+        Args:
+            spec: the resolved spec.
+            scores: of the best validation so far.
+            history: how the file was made that training started from.
+        """
         return ModelHeader(
+            task=self.task.name,
             model=spec.model,
-            charset=list(self.charset.chars),
-            normalise=spec.dataset.normalise,
-            max_label_length=spec.dataset.max_label_length,
+            task_header=self.task.header(),
             provenance={
                 "inkmill": __version__,
                 "made": [*history, step("train", **_beginning(spec))],
@@ -86,8 +94,8 @@ class Prepared:
 def _beginning(spec: Spec) -> dict[str, Any]:
     """Return what the history says of the file that training began with; the name alone, for the file may travel."""
     source = spec.train.pretrained_model_path or spec.model.pruned_graph_path or spec.model.quantize_model_path
-    told = {"simulates": "int8"} if spec.model.quantize else {}
-    return told | ({"source": Path(source).name} if source else {})
+    facts = {"simulates": "int8"} if spec.model.quantize else {}
+    return facts | ({"source": Path(source).name} if source else {})
 
 
 def _settings(spec: Spec) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def _settings(spec: Spec) -> dict[str, Any]:
 
 
 def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
-    """Open, split and check the data of a run, and settle its characters.
+    """Open, split and check the data of a run, and settle its task.
 
     Args:
         spec: the resolved spec.
@@ -109,17 +117,20 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
 
     Raises:
         DataError: no data, nothing usable, or more lost than dataset.max_lost.
-        CharsetError: the character list cannot be used.
+        InkmillError: the task cannot be settled, for example for want of a usable character list.
     """
-    train, val = _open(spec, "train", say), _open(spec, "val", say)
+    # 1. Open the sets.
+    train, val = open_sets(spec, "train", say), open_sets(spec, "val", say)
     if not train:
         raise ConfigError("train needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
+    # 2. Hold some out where no validation set is given.
     parts = [] if val else [_parts(source, spec.dataset.val_fraction, say) for source in train]
-    normaliser = Normaliser(spec.dataset.normalise)
-    charset = _charset(spec, train, normaliser, say)
-    rules = check_rules(spec, charset)
-    # As `inkmill check` does, which knows of no parts: so both refuse the same sets.
+    # 3. Settle the task on all training labels: those held out may have characters of their own.
+    task = settle(spec, train, say)
+    rules = task.rules()
+    # 4. Check whole sets, as `inkmill check` does, which knows of no parts: so both refuse the same sets.
     checked = [_checked(source, rules, spec, cache, say) for source in train]
+    # 5. Leave out what cannot be used.
     if val:
         train_sets = [_usable(*one, rules.resize) for one in checked]
         val_sets = [_usable(*_checked(source, rules, spec, cache, say), rules.resize) for source in val]
@@ -127,54 +138,67 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
         train_sets = [_usable(*one, rules.resize, kept) for one, (kept, _) in zip(checked, parts, strict=True)]
         val_sets = [_usable(*one, rules.resize, held) for one, (_, held) in zip(checked, parts, strict=True)]
         val_sets = [replace(one, lost={}) for one in val_sets]  # counted once, with the part to train on
+    # 6. Mix the training sets, and name the validation sets.
     weights = [one.weight for one in spec.dataset.sources("train")]
     joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
-    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
     named: dict[str, PreparedSet] = {}
     for one in val_sets:
         named[fresh_name(one.source.name, named)] = one
-    return Prepared(joined, named, charset, codec, normaliser, rules.resize)
+    return Prepared(joined, named, task)
 
 
-def check_rules(spec: Spec, charset: Charset) -> CheckRules:
-    """Return what a sample must fulfil to be trained on; without torch `capacity` is None, so widths go unchecked."""
-    codec = make_codec(spec.model.prediction, charset, spec.dataset.max_label_length)
-    return CheckRules(
-        resize=input_resize(spec.model),
-        charset=charset,
-        normaliser=Normaliser(spec.dataset.normalise),
-        max_label_length=spec.dataset.max_label_length,
-        capacity=_capacity(spec, codec.num_classes),
-        required_steps=codec.required_steps,
-        texts_only=True,
-    )
+def open_sets(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Source]:
+    """Open the sets of one side and print what each was detected as.
 
-
-def _capacity(spec: Spec, num_classes: int) -> Callable[[int], int] | None:
-    """Return the function from input width to the model's time steps, None without torch."""
-    try:
-        import torch
-    except ModuleNotFoundError:  # `check` runs on the base install
-        return None
-    from inkmill.tasks.recognition.model import build_recognizer
-
-    settings = spec.model.model_copy(update={"backbone_pretrained": False})
-    with torch.device("meta"):  # shapes without weights
-        model = build_recognizer(settings, num_classes, spec.dataset.max_label_length)
-    return lambda width: model.time_steps(spec.model.input_height, width)
-
-
-def _open(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Source]:
+    Raises:
+        DataError: one is missing, unknown or empty.
+    """
     sources = []
     for one in spec.dataset.sources(side):
         source = open_source(one, label_pattern=spec.dataset.label_pattern)
         if len(source) == 0:
-            raise DataError(f"{one.path}: the data set is empty")
+            raise DataError(f"{one.path}: the data set is empty; expected images with labels")
         say(f"{source.name}: {len(source):,} samples")
         for note in source.notes:
             say(f"  {note}")
         sources.append(source)
     return sources
+
+
+def settle(spec: Spec, sources: Sequence[Source], say: Say) -> Task:
+    """Return the spec's task, settled on training sets.
+
+    Raises:
+        ConfigError: no such task.
+        InkmillError: see Task.from_data.
+    """
+    return find_task(spec.task).from_data(spec, sources, say)
+
+
+def prepare_targets(
+    spec: Spec, source: Source, rows: NDArray[np.int64], say: Say, task: Task | None = None
+) -> Prepared:
+    """Return some rows of a set as a training set, without those whose target cannot be used; no image is opened.
+
+    Args:
+        spec: the resolved spec.
+        source: all training samples.
+        rows: int64, those that may be used.
+        say: prints one line.
+        task: a settled one; by default the task is settled on these rows.
+
+    Raises:
+        DataError: none of the rows can be used.
+    """
+    some = Subset(source, rows)
+    task = task or settle(spec, [some], say)
+    kept, lost = check_targets(some, task.rules(), np.arange(len(rows)))
+    if not len(kept):
+        raise DataError(f"{source.name}: no label of {len(rows):,} samples can be used; `inkmill check` shows why")
+    if lost:
+        count = len(rows) - len(kept)
+        say(f"{count:,} of {len(rows):,} samples have labels that cannot be used; `inkmill check` shows why")
+    return Prepared(PreparedSet(Subset(source, rows[kept]), None, lost), {}, task)
 
 
 def _parts(source: Source, fraction: float, say: Say) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -184,39 +208,7 @@ def _parts(source: Source, fraction: float, say: Say) -> tuple[NDArray[np.int64]
     return kept, held
 
 
-def fresh_name(name: str, taken: Container[str]) -> str:
-    """Return `name`, with a number where it is taken: two sets may have the same file name."""
-    number = 2
-    fresh = name
-    while fresh in taken:
-        fresh, number = f"{name}-{number}", number + 1
-    return fresh
-
-
-def _charset(spec: Spec, sources: list[Source], normaliser: Normaliser, say: Say) -> Charset:
-    if spec.dataset.character_list_file:
-        charset = Charset.from_file(spec.dataset.character_list_file)
-        for line in charset.notes:
-            say(f"{spec.dataset.character_list_file}: {line}")
-        return charset
-    texts = (normaliser.apply(text) for source in sources for text in texts_of(source))
-    charset = Charset.from_texts(texts)
-    say(f"characters from the training labels: {len(charset)}")
-    return charset
-
-
-def texts_of(source: Source) -> Iterator[str]:
-    """Yield the texts of a set; raises DataError where it holds something else."""
-    for index in range(len(source)):
-        target = source.target(index)
-        if not isinstance(target, Text):
-            raise DataError(
-                f"{source.name}: {source.key(index)} has {type(target).__name__.lower()}; a reader learns from texts"
-            )
-        yield target.value
-
-
-def _checked(source: Source, rules: CheckRules, spec: Spec, cache: Path, say: Say) -> tuple[Source, CheckReport]:
+def _checked(source: Source, rules: SampleRules, spec: Spec, cache: Path, say: Say) -> tuple[Source, CheckReport]:
     workers = spec.dataset.workers if len(source) > CHECKED_HERE else 0
     report = check_once(source, rules, cache, workers=workers)
     reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in report.counts.items())
@@ -240,7 +232,7 @@ def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[n
             raise DataError(f"{source.name}: none of its {len(source)} samples can be used; `inkmill check` shows why")
         raise DataError(
             f"{source.name}: {len(report.keep)} of its {len(source)} samples can be used, and none of the {len(part)} "
-            "of one of its two parts, for training and for validation: mend them, or give dataset.val"
+            "of one of its two parts, for training and for validation: fix them, or give dataset.val"
         )
     widths = None
     if resize.mode == "height":

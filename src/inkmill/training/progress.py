@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,36 @@ from inkmill.training.validate import Validation
 
 
 class Reporter:
-    """Shows and logs a run; on ranks other than 0 it says nothing.
+    """Shows and logs a run; on ranks other than 0 it is silent.
 
     Args:
         console: where lines go.
         results: results folder of training; None on ranks other than 0.
         num_epochs: epochs of the run.
+        figures: titles of the task's figures by name, the primary one first (see `Task.figures`).
         world_size: ranks, to scale this rank's speed to the run's.
-
-    Attributes:
-        watch: says what would help where training waits for data; set as soon as there is a loader.
+        watch: finds out what would help where training waits for data.
     """
 
-    def __init__(self, console: Console, results: Results | None, num_epochs: int, world_size: int = 1) -> None:
-        self.console, self.results, self.num_epochs, self.world_size = console, results, num_epochs, world_size
+    def __init__(
+        self,
+        console: Console,
+        results: Results | None,
+        num_epochs: int,
+        figures: Mapping[str, str],
+        world_size: int = 1,
+        watch: WaitingWatch | None = None,
+    ) -> None:
+        self.console, self.results = console, results
+        self.num_epochs, self.world_size = num_epochs, world_size
+        self.figures, self.watch = figures, watch
         self._live: Progress | None = None
         self._task = TaskID(0)
         self._writer: Any = None
+        # Since the start of the epoch:
         self._images, self._started, self._waited = 0, time.perf_counter(), 0.0
         self._stats: Stats | None = None
-        self._stages: Seconds = {}  # as they were when the epoch started
-        self.watch: WaitingWatch | None = None
+        self._stages: Seconds = {}
         self._noted: set[str] = set()
 
     def say(self, message: str) -> None:
@@ -67,13 +77,13 @@ class Reporter:
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
         self._task = self._live.add_task(
-            "", total=batches, completed=done, epoch=epoch + 1, epochs=self.num_epochs, told=""
+            "", total=batches, completed=done, epoch=epoch + 1, epochs=self.num_epochs, status=""
         )
         self._live.start()
 
@@ -89,8 +99,8 @@ class Reporter:
             return
         speed, waiting = self._speed(stats)
         if self._live is not None:
-            told = f"loss {loss:.4f}  {speed:,.0f} img/s  {waiting:.0%} waiting for data"
-            self._live.update(self._task, told=told)
+            status = f"loss {loss:.4f}  {speed:,.0f} img/s  {waiting:.0%} waiting for data"
+            self._live.update(self._task, status=status)
         scalars = {"train/loss": loss, "train/lr": rate, "train/images_per_s": speed, "train/waiting": waiting}
         self._scalars(scalars | {f"loading/{stage}": share for stage, share in self._shares().items()}, step)
         if self.watch is not None and (advice := self.watch.look(time.perf_counter())) is not None:
@@ -132,22 +142,23 @@ class Reporter:
         """Say and log what a validation found, and where its time went."""
         if self.results is None:
             return
-        ema = f" (ema {row['ema_word_accuracy']:.2%})" if "ema_word_accuracy" in row else ""
-        self.say(
-            f"  validation: word accuracy {row['word_accuracy']:.2%}{ema}, CER {row['cer']:.2%}, "
-            f"loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  ({timings.summary()})"
+        primary = next(iter(self.figures))
+        ema = f" (ema {row[f'ema_{primary}']:.2%})" if f"ema_{primary}" in row else ""
+        shown = ", ".join(
+            f"{title} {row[name]:.2%}{ema if name == primary else ''}" for name, title in self.figures.items()
         )
-        for key, truth, text, confidence in [] if row["word_accuracy"] == 1 else chosen.examples[:3]:
-            mark = "right" if truth == text else "wrong"
-            self.console.print(
-                f"    {key}: {truth!r} read as {text!r}, {confidence:.2f}, {mark}", markup=False, highlight=False
-            )
+        self.say(
+            f"  validation: {shown}, loss {row['val_loss']:.4f}{'  best so far' if is_best else ''}  "
+            f"({timings.summary()})"
+        )
+        for line in [] if row[primary] == 1 else chosen.examples:
+            self.say(f"    {line}")
         scalars = {f"val/{name}": value for name, value in row.items() if name not in ("epoch", "train_loss")}
         for name, scores in chosen.sets.items():
-            scalars |= {f"val/{name}/word_accuracy": scores.word_accuracy, f"val/{name}/cer": scores.cer}
+            scalars |= {f"val/{name}/{figure}": share for figure, share in scores.headline().items()}
         seconds = timings.as_dict()
         self._scalars(scalars | {f"val/seconds/{name}": some for name, some in seconds.items()}, row["epoch"])
-        kpi = {"train_loss": row["train_loss"], "val_loss": row["val_loss"], "val_acc": row["word_accuracy"]}
+        kpi = {"train_loss": row["train_loss"], "val_loss": row["val_loss"], "val_acc": row[primary]}
         kpi |= {f"val_seconds_{name}": some for name, some in seconds.items()}
         self.results.status(
             "RUNNING", f"epoch {row['epoch']} validated", kpi=kpi, epoch=row["epoch"], max_epoch=self.num_epochs
@@ -195,12 +206,13 @@ class Reporter:
                 self._writer.add_scalar(name, value, step)
 
 
-def draw_curves(path: Path, history: list[dict[str, Any]]) -> None:
-    """Draw loss and word accuracy over the epochs as a PNG.
+def draw_curves(path: Path, history: list[dict[str, Any]], figures: Mapping[str, str]) -> None:
+    """Draw the loss and the task's figures over the epochs as a PNG.
 
     Args:
         path: the PNG to write, whole or not at all.
         history: one row a validated epoch, as in metrics.json.
+        figures: titles of the task's figures by name, the primary one first.
 
     Raises:
         OutputError: the place cannot be written.
@@ -215,11 +227,11 @@ def draw_curves(path: Path, history: list[dict[str, Any]]) -> None:
     for name, label in (("train_loss", "training"), ("val_loss", "validation")):
         left.plot(epochs, [row[name] for row in history], marker=".", label=label)
     left.set(title="loss", xlabel="epoch", yscale="log" if all(row["train_loss"] > 0 for row in history) else "linear")
-    for name, label in (("word_accuracy", "word accuracy"), ("ema_word_accuracy", "of the averaged weights")):
+    primary = next(iter(figures))
+    for name, label in {**figures, f"ema_{primary}": f"{figures[primary]} of the averaged weights"}.items():
         rows = [row for row in history if name in row]  # averaging may have begun or ended with a resumption
         if rows:
             right.plot([row["epoch"] for row in rows], [row[name] for row in rows], marker=".", label=label)
-    right.plot(epochs, [row["cer"] for row in history], marker=".", label="CER")
     right.set(title="validation", xlabel="epoch", ylim=(-0.02, 1.02))
     for axes in (left, right):
         axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""`train`: from a spec to a reader in one file."""
+"""`train`: from a spec to a model in one file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -29,13 +30,13 @@ from inkmill.nn.narrow import cut, find_cuts
 from inkmill.nn.simulate import is_simulated
 from inkmill.perf.auto_plan import with_plan
 from inkmill.perf.loading_facts import watch_loader
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.base import Say
+from inkmill.tasks.model import TaskModel
 from inkmill.training.batches import open_loaders
 from inkmill.training.checkpoint import choose, digest
 from inkmill.training.finetune import start_from
 from inkmill.training.int8 import start_simulating
-from inkmill.training.loop import Progress, TrainingLoop
+from inkmill.training.loop import Origin, Progress, TrainingLoop
 from inkmill.training.prepare import Prepared, prepare
 from inkmill.training.progress import Reporter, draw_curves
 from inkmill.training.ranks import fail_fast
@@ -45,32 +46,31 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where a trained reader is and how good it is.
+    """Where a trained model is and how good it is.
 
     Attributes:
-        model: the reader's file.
+        model: the model's file.
         folder: checkpoints, curves, metrics.
-        word_accuracy: of the best validation, 0..1.
-        cer: of the same validation.
+        scores: the task's figures of the best validation by name, 0..1, the primary one first: `word_accuracy` and
+            `cer` where text is read.
         metrics: what metrics.json holds.
     """
 
     model: Path
     folder: Path
-    word_accuracy: float
-    cer: float
+    scores: dict[str, float]
     metrics: dict[str, Any]
 
 
 def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
-    """Train a reader; a run that was interrupted continues where it stopped.
+    """Train a model; a run that was interrupted continues where it stopped.
 
     Args:
         spec: the resolved spec.
         console: where progress goes; None keeps quiet.
 
     Raises:
-        InkmillError: anything a user can mend.
+        InkmillError: anything a user can fix.
         KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
     """
     console = console or Console(quiet=True)
@@ -85,36 +85,54 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
 
 def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console, note: str) -> TrainResult:
     folder = results.folder if results is not None else results_folder(spec, "train")
-    reporter = Reporter(console, results, spec.train.num_epochs, fabric.world_size)
-    reporter.say(note)
+    say = _printer(console, results)
+    say(note)
     if spec.wandb:
-        reporter.say("wandb is accepted and has no effect here")
-    try:
-        key = find_key(spec.encryption_key)
-        checkpoint, state = choose(folder, spec.train.resume_training_checkpoint_path, key)
-        seed = _seed(spec, fabric, state, reporter)
-        if not fabric.is_global_zero:
-            fabric.barrier()  # rank 0 checks the data and keeps the verdict, the others read it
-        prepared = prepare(spec, folder / "check", reporter.say)
-        if fabric.is_global_zero:
-            fabric.barrier()
-        model, history = _model(spec, prepared, key, reporter, state)
-        if spec.model.quantize and state is None:
-            start_simulating(model.to(fabric.device), spec, prepared, reporter.say)
-        spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, reporter.say)
-        with open_loaders(spec, prepared, fabric, seed) as loaders:
+        say("wandb is accepted and has no effect here")
+    # 1. What does the run resume from? Nothing, where it starts.
+    key = find_key(spec.encryption_key)
+    checkpoint, state = choose(folder, spec.train.resume_training_checkpoint_path, key)
+    seed = _seed(spec, fabric, state, say)
+    # 2. Data and task. Rank 0 checks the data and keeps the verdict, the others read it.
+    if not fabric.is_global_zero:
+        fabric.barrier()
+    prepared = prepare(spec, folder / "check", say)
+    if fabric.is_global_zero:
+        fabric.barrier()
+    # 3. The network, with the weights that it starts from.
+    if checkpoint is None or state is None:
+        model, origin = _new_model(spec, prepared, key, say)
+        if spec.model.quantize:
+            start_simulating(model.to(fabric.device), spec, prepared, say)
+    else:
+        origin = _origin(spec, prepared, checkpoint, state)
+        model = _resumed_model(spec, prepared, state, key, say)
+    # 4. Loaders, by the plan that suits this machine.
+    spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, say)
+    with open_loaders(spec, prepared, fabric, seed) as loaders:
+        ranks_here = max(1, fabric.world_size // spec.train.num_nodes)
+        watch = watch_loader(loaders[0], spec.dataset, ranks_here)
+        figures = prepared.task.figures
+        with closing(Reporter(console, results, spec.train.num_epochs, figures, fabric.world_size, watch)) as reporter:
             for loader in (loaders[0], *loaders[1].values()):
                 reporter.notes(loader.stats)
-            reporter.watch = watch_loader(loaders[0], spec.dataset, max(1, fabric.world_size // spec.train.num_nodes))
-            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key)
-            loop.history = history
-            if checkpoint is not None and state is not None:
-                _resume(loop, spec, checkpoint, state, reporter)
+            # 5. Train.
+            loop = TrainingLoop(fabric, spec, model, prepared, loaders, folder, reporter, key, origin)
+            if state is not None:
+                loop.resume(state)
+                at = loop.progress
+                say(f"resuming from {checkpoint}: epoch {at.epoch + 1}, batch {at.batches}, step {at.step}")
                 state = None  # as large as the model and its optimiser
             progress = loop.run()
-        return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
-    finally:
-        reporter.close()
+            # 6. Metrics and curves.
+            return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
+
+
+def _printer(console: Console, results: Results | None) -> Say:
+    """Return what prints a line on rank 0 and nothing on the others."""
+    if results is None:
+        return lambda line: None
+    return lambda line: console.print(line, markup=False, highlight=False)
 
 
 def launch(settings: TrainSpec) -> tuple[Fabric, str]:
@@ -175,65 +193,59 @@ def set_up_torch(settings: TrainSpec) -> None:
     torch.set_float32_matmul_precision("high" if settings.precision != "fp32" else "highest")
 
 
-def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, reporter: Reporter) -> int:
+def _seed(spec: Spec, fabric: Fabric, state: dict[str, Any] | None, say: Say) -> int:
     seed = spec.train.seed
     if seed < 0:
         seed = secrets.randbelow(2**31)
-        if state is not None:  # a run that resumes goes on in the order it began with
+        if state is not None:  # a resumed run keeps the order that it began with
             seed = state.get("loader", {}).get("seed", seed)
         seed = int(fabric.broadcast(seed))
-        reporter.say(f"seed {seed}")
+        say(f"seed {seed}")
     torch.manual_seed(seed)  # the same on every rank: the weights must start alike
     return seed
 
 
-def _model(
-    spec: Spec, prepared: Prepared, key: Key | None, reporter: Reporter, state: dict[str, Any] | None
-) -> tuple[Recognizer, list[dict[str, Any]]]:
-    """Return the model, and how that was made which it begins with.
-
-    Only a run that starts takes pretrained weights, for one that resumes has its own.
-    """
-    starts = state is None
-    path, told = _first_weights(spec), []
-    history: list[dict[str, Any]] = []
-    if starts and spec.model.quantize and path is None:
+def _new_model(spec: Spec, prepared: Prepared, key: Key | None, say: Say) -> tuple[TaskModel, Origin]:
+    """Return the network of a run that starts, with fresh or pretrained weights, and where these came from."""
+    path = _first_weights(spec)
+    if spec.model.quantize and path is None:
         raise ConfigError(
-            "model.quantize fine-tunes a trained reader with simulated int8: give train.pretrained_model_path=FILE"
+            "model.quantize fine-tunes a trained model with simulated int8: give train.pretrained_model_path=FILE"
         )
-    own = {
-        "backbone_pretrained": starts and spec.model.backbone_pretrained,
-        "quantize": spec.model.quantize and not starts,
-    }
-    settings = spec.model.model_copy(update=own)
-    model = build_recognizer(settings, prepared.codec.num_classes, spec.dataset.max_label_length)
-    if state is not None:
-        _as_narrow_as(state, model, path, key)
-    elif path is not None:
-        listed = None
-        if spec.train.pretrained_character_list:
-            listed = Charset.from_file(spec.train.pretrained_character_list)
-        report = start_from(model, prepared.charset, path, listed, key)
-        if is_simulated(model) and not spec.model.quantize:
-            raise ConfigError(
-                f"{path} was trained for int8: go on from it with model.quantize=true, or start from the reader that "
-                "it was made from"
-            )
-        history = report.history
-        told = [
-            f"fine-tuning from {path}",
-            *(f"  {line}" for line in (*(listed.notes if listed else ()), *report.lines())),
-        ]
+    # Simulation begins later, once the trained weights are in.
+    model = prepared.task.build(spec.model.model_copy(update={"quantize": False}))
+    if path is None:
+        _describe(model, spec, prepared, say)
+        return model, Origin()
+    report = start_from(model, prepared.task, path, spec, key)
+    if is_simulated(model) and not spec.model.quantize:
+        raise ConfigError(
+            f"{path} was trained for int8: fine-tune it with model.quantize=true, or start from the model that it was "
+            "made from"
+        )
+    _describe(model, spec, prepared, say)
+    say(f"fine-tuning from {path}")
+    for line in report.lines():
+        say(f"  {line}")
+    return model, Origin(report.history)
+
+
+def _resumed_model(spec: Spec, prepared: Prepared, state: dict[str, Any], key: Key | None, say: Say) -> TaskModel:
+    """Return the network of a run that resumes, whose weights `TrainingLoop.resume` brings."""
+    path = _first_weights(spec)
+    model = prepared.task.build(spec.model.model_copy(update={"backbone_pretrained": False}))
+    _as_narrow_as(state, model, path, key)
+    _describe(model, spec, prepared, say)
+    return model
+
+
+def _describe(model: TaskModel, spec: Spec, prepared: Prepared, say: Say) -> None:
     millions = sum(p.numel() for p in model.parameters()) / 1e6
-    reporter.say(
-        f"model: {'TPS + ' if spec.model.TPS else ''}{spec.model.backbone} + {spec.model.sequence} + "
-        f"{spec.model.prediction}, "
-        f"{millions:.2f} M parameters, {len(prepared.charset)} characters, input "
-        f"{spec.model.input_channel}x{spec.model.input_height}x{spec.model.input_width} ({spec.model.input_resize})"
+    size = spec.model
+    say(
+        f"model: {model.described()}, {millions:.2f} M parameters, {prepared.task.described()}, input "
+        f"{size.input_channel}x{size.input_height}x{size.input_width} ({size.input_resize})"
     )
-    for line in told:
-        reporter.say(line)
-    return model, history
 
 
 def _first_weights(spec: Spec) -> Path | None:
@@ -255,29 +267,35 @@ def _first_weights(spec: Spec) -> Path | None:
     return Path(given.pop()) if given else None
 
 
-def _as_narrow_as(state: dict[str, Any], model: Recognizer, path: Path | None, key: Key | None) -> None:
+def _as_narrow_as(state: dict[str, Any], model: TaskModel, path: Path | None, key: Key | None) -> None:
     """Give `model` the sizes of a checkpoint's layers; refuse one that did not begin with the pruned file `path`."""
     cuts = find_cuts(model.state_dict(), state.get("model", {}))
     cut(model, cuts)
     if path is None or not path.is_file():  # what a run began with may be gone by now
         return
-    weights, card = read_any(path, key)
-    pruned = fitting_cuts(path, card, weights) if card is not None else {}
+    weights, header = read_any(path, key)
+    pruned = fitting_cuts(path, header, weights) if header is not None else {}
     known = model.state_dict().keys()  # without the batch norms of the file where int8 is simulated
     if any(cuts.get(name) != less for name, less in pruned.items() if name in known):
         raise ConfigError(
             f"results_dir holds the checkpoint of a run that began with another model than the pruned {path}: give "
-            "another results_dir, or leave the file out to go on with that run"
+            "another results_dir, or leave the file out to resume that run"
         )
 
 
-def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], reporter: Reporter) -> None:
+def _origin(spec: Spec, prepared: Prepared, path: Path, state: dict[str, Any]) -> Origin:
+    """Return where a checkpoint's run started; refuse a checkpoint of another run.
+
+    Raises:
+        ModelFileError: the file is no checkpoint of training.
+        ConfigError: its run has another network, task or optimiser.
+    """
     if "progress" not in state:
         raise ModelFileError(
             f"{path}: not a checkpoint of a training run; fine-tune from it with train.pretrained_model_path"
         )
-    before = ModelHeader.from_json(state["reader"], str(path))
-    differs = _differences(before, loop.prepared.card(spec, {}))
+    before = ModelHeader.from_json(state["header"], str(path))
+    differs = _differences(before, prepared.header(spec, {}))
     if state.get("optimizer_name", spec.train.optim.name) != spec.train.optim.name:
         differs.append("train.optim.name")
     if differs:
@@ -285,22 +303,20 @@ def _resume(loop: TrainingLoop, spec: Spec, path: Path, state: dict[str, Any], r
             f"{path}: this run began with another {', '.join(differs)}; give another results_dir, "
             f"or fine-tune from it with train.pretrained_model_path={path}"
         )
-    loop.resume(state)
-    loop.history = before.history()[:-1]  # its last step is this run
+    history = before.history()[:-1]  # its last step is this run
     if given := spec.train.resume_training_checkpoint_path:
-        loop.branched_from, loop.spare = digest(Path(given)), Path(given)
-    progress = loop.progress
-    reporter.say(f"resuming from {path}: epoch {progress.epoch + 1}, batch {progress.batches}, step {progress.step}")
+        return Origin(history, digest(Path(given)), Path(given))
+    return Origin(history, state.get("branched_from"))
 
 
 def _differences(before: ModelHeader, now: ModelHeader) -> list[str]:
     names = [name for name in type(now.model).model_fields if getattr(before.model, name) != getattr(now.model, name)]
     of_start = ("backbone_pretrained", "pruned_graph_path", "quantize_model_path")
-    wrong = [f"model.{name}" for name in names if name not in of_start]
-    wrong += [
-        name for name in ("charset", "max_label_length", "normalise") if getattr(before, name) != getattr(now, name)
-    ]
-    return wrong
+    differs = [f"model.{name}" for name in names if name not in of_start]
+    if before.task != now.task:
+        return ["task", *differs]
+    parts = before.task_header.keys() | now.task_header.keys()
+    return differs + sorted(name for name in parts if before.task_header.get(name) != now.task_header.get(name))
 
 
 def _finish(
@@ -317,14 +333,13 @@ def _finish(
         "waiting": reporter.run_ends(),
         "machine": f"{platform.processor() or platform.machine()}, torch {torch.__version__}",
     }
+    scores = {name: progress.best[name] for name in prepared.task.figures}
     model = folder / "best_accuracy.safetensors"
     if fabric.is_global_zero:
         write_json_atomic(folder / "metrics.json", metrics)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # matplotlib's font cache and log axes of a single epoch
-            draw_curves(folder / "curves.png", progress.history)
-        reporter.say(
-            f"best: word accuracy {progress.best['word_accuracy']:.2%}, CER {progress.best['cer']:.2%} "
-            f"at epoch {progress.best['epoch']}; {model}"
-        )
-    return TrainResult(model, folder, progress.best["word_accuracy"], progress.best["cer"], metrics)
+            draw_curves(folder / "curves.png", progress.history, prepared.task.figures)
+        shown = ", ".join(f"{title} {scores[name]:.2%}" for name, title in prepared.task.figures.items())
+        reporter.say(f"best: {shown} at epoch {progress.best['epoch']}; {model}")
+    return TrainResult(model, folder, scores, metrics)

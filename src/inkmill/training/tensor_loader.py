@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inkmill.data.loaders import Loader, LoadPlan, Stats
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.runtime.torch_reader import on_device
+from inkmill.tasks.model import to_device
 from inkmill.tasks.recognition.codecs import Codec
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.training.batches import training_input
@@ -69,7 +69,7 @@ class TensorLoader:
             texts = self._normaliser.apply_all(batch.texts)
             ids, lengths = self._codec.encode(texts)
             images = training_input(batch)
-            yield TextBatch(images, on_device(ids, images.device), torch.from_numpy(lengths), texts, batch.keys)
+            yield TextBatch(images, to_device(ids, images.device), torch.from_numpy(lengths), texts, batch.keys)
 
     @property
     def plan(self) -> LoadPlan:

@@ -9,12 +9,15 @@ import torch
 import torch.distributed as dist
 
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.runtime.torch_reader import Autocast, read_with_loss
-from inkmill.tasks.recognition.codecs import Codec
-from inkmill.tasks.recognition.metrics import RecognitionScores, score
-from inkmill.tasks.recognition.model import Recognizer
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.runtime.torch_reader import Autocast, predict_batches
+from inkmill.tasks.base import Prediction, Scores, Task, Truth
+from inkmill.tasks.model import TaskModel
 from inkmill.timings import Timings
+
+Row = tuple[str, Truth, Prediction]
+"""Key, truth and prediction of one image."""
+
+EXAMPLES = 3
 
 
 @dataclass
@@ -23,66 +26,71 @@ class Validation:
 
     Attributes:
         loss: mean loss an image over all sets.
-        word_accuracy: share of the images read wholly right, over all sets, 0..1.
-        cer: character error rate over all sets.
+        scores: over all sets together.
         sets: scores of each set.
-        examples: a few (key, truth, text, confidence) of the first set.
+        examples: the first few answers, a line each.
     """
 
     loss: float
-    word_accuracy: float
-    cer: float
-    sets: dict[str, RecognitionScores]
-    examples: list[tuple[str, str, str, float]] = field(default_factory=list)
+    scores: Scores
+    sets: dict[str, Scores]
+    examples: list[str] = field(default_factory=list)
 
-    def rank(self) -> tuple[float, float, float]:
-        """Return what makes one validation better than another: word accuracy, fewer character errors, lower loss.
+    def rank(self) -> tuple[float, ...]:
+        """Return what makes one validation better than another: the task's scores, then a lower loss.
 
         The loss decides on small sets, where many epochs read everything right and the later ones do so more surely.
         """
-        return self.word_accuracy, -self.cer, -self.loss
-
-
-Row = tuple[str, str, str, float]
+        return *self.scores.rank(), -self.loss
 
 
 def validate(
-    model: Recognizer,
+    model: TaskModel,
     loaders: dict[str, DeviceLoader],
-    codec: Codec,
-    normaliser: Normaliser,
+    task: Task,
     autocast: Autocast = nullcontext,
     timings: Timings | None = None,
 ) -> Validation:
     """Read every set and score it.
 
     Args:
-        model: read in evaluation mode; its mode is put back.
+        model: run in evaluation mode; its mode is put back.
         loaders: by set name; with several ranks each rank's loader gives its own slice.
-        codec: between texts and ids.
-        normaliser: what is applied to the labels.
+        task: what is read.
         autocast: the precision's context.
-        phases: gets the seconds; several validations may share one.
+        timings: gets the seconds; several validations may share one.
     """
     was_training, timings = model.training, timings or Timings()
     model.eval()
+    decoder = task.plain_decoder()
     rows_by_set: dict[str, list[Row]] = {}
     loss_sum, images = 0.0, 0
+    # 1. Read this rank's slice of each set, and gather those of all ranks.
     for name, loader in loaders.items():
         rows: list[Row] = []
-        reading = read_with_loss(model, loader, codec, normaliser, autocast, timings)
-        for batch, truths, texts, confidences, loss in reading:
-            rows += zip(batch.keys, truths, texts, confidences.tolist(), strict=True)
+        found = predict_batches(model, task, decoder, loader, with_loss=True, autocast=autocast, timings=timings)
+        for batch, predictions, truths, loss in found:
+            rows += zip(batch.keys, truths or [], predictions, strict=True)
             loss_sum += loss * len(batch)
             images += len(batch)
         rows_by_set[name] = _from_all_ranks(rows, timings)
     model.train(was_training)
     loss_sum, images = _summed(loss_sum, images, timings)
+    # 2. Score, the same on every rank.
     everything = [row for rows in rows_by_set.values() for row in rows]
-    total = score([row[1] for row in everything], [row[2] for row in everything])
-    sets = {name: score([r[1] for r in rows], [r[2] for r in rows]) for name, rows in rows_by_set.items()}
+    sets = {name: _score(task, rows) for name, rows in rows_by_set.items()}
+    total = _score(task, everything)
     timings.lap("metric")
-    return Validation(loss_sum / max(1, images), total.word_accuracy, total.cer or 0.0, sets, everything[:5])
+    return Validation(loss_sum / max(1, images), total, sets, [_example(task, *row) for row in everything[:EXAMPLES]])
+
+
+def _example(task: Task, key: str, truth: Truth, prediction: Prediction) -> str:
+    verdict = "right" if task.error(truth, prediction) is None else "wrong"
+    return f"{key}: {task.compare(truth, prediction)}, {verdict}".replace("\n", " ")
+
+
+def _score(task: Task, rows: list[Row]) -> Scores:
+    return task.score([truth for _, truth, _ in rows], [prediction for _, _, prediction in rows])
 
 
 def _from_all_ranks(rows: list[Row], timings: Timings) -> list[Row]:

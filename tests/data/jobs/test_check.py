@@ -5,16 +5,16 @@ import json
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import cv2
 import numpy as np
 import pytest
 
 from inkmill.config.dataset import SourceSpec
-from inkmill.data.jobs.check import CheckRules, check, check_once
+from inkmill.data.jobs.check import check, check_once, check_targets
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import open_source
@@ -23,6 +23,7 @@ from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.recognition.rules import TextRules
 
 DIGITS = Charset(tuple("0123456789"))
 
@@ -84,14 +85,20 @@ def png(width: int = 40, height: int = 16, value: int = 200) -> bytes:
     return cv2.imencode(".png", np.full((height, width), value, np.uint8))[1].tobytes()
 
 
-def rules(charset: Charset | None = DIGITS, longest: int = 6, **changes: object) -> CheckRules:
-    return replace(CheckRules(Resize(32, 96), charset, max_label_length=longest), **changes)
+def rules(
+    charset: Charset = DIGITS,
+    longest: int = 6,
+    resize: Resize = Resize(32, 96),  # noqa: B008 - frozen
+    normaliser: Normaliser | None = None,
+    head: Literal["CTC", "Attn", "Slots"] = "CTC",
+    columns_a_step: int | None = None,
+) -> TextRules:
+    capacity = None if columns_a_step is None else lambda width: width // columns_a_step
+    return TextRules(resize, make_codec(head, charset, longest), normaliser or Normaliser(), capacity)
 
 
-def with_model(resize: Resize, charset: Charset = DIGITS, longest: int = 50) -> CheckRules:
-    codec = make_codec("CTC", charset, longest)
-    capacity = lambda width: width // 8  # noqa: E731
-    return CheckRules(resize, charset, max_label_length=longest, capacity=capacity, required_steps=codec.required_steps)
+def with_model(resize: Resize, charset: Charset = DIGITS, longest: int = 50) -> TextRules:
+    return rules(charset, longest, resize, columns_a_step=8)
 
 
 def verdicts(report: CheckReport) -> dict[int, tuple[str, str]]:
@@ -124,7 +131,7 @@ def test_every_sample_is_kept_or_left_out_for_one_named_reason(memory: ModuleTyp
     }
     assert report.counts == {"missing": 2, "unreadable": 2, "empty": 1, "out_of_charset": 2, "over_length": 1}
     assert report.lost_share == pytest.approx(8 / 9)
-    assert report.unknown == {"a": 1, "b": 1, " ": 1}
+    assert report.facts["unknown_characters"] == {"a": 1, "b": 1, " ": 1}
 
 
 def test_label_with_a_space_is_kept_where_the_charset_has_the_space(memory: ModuleType) -> None:
@@ -134,8 +141,8 @@ def test_label_with_a_space_is_kept_where_the_charset_has_the_space(memory: Modu
 
 def test_over_long_label_counts_composed_characters(memory: ModuleType) -> None:
     label = unicodedata.normalize("NFD", "ếếế")
-    report = check(memory.MemorySource([(png(), label)]), rules(None, longest=3))
-    assert report.label_lengths.tolist() == [3]
+    report = check(memory.MemorySource([(png(), label)]), rules(Charset(("ế",)), longest=3))
+    assert report.facts["label_lengths"] == {"3": 1}
     assert report.keep.tolist() == [0]
 
 
@@ -144,7 +151,7 @@ def test_labels_are_normalised_before_they_are_judged_and_the_changes_reported(m
     source = memory.MemorySource([(png(), "1–2"), (png(), "3")])
     report = check(source, rules(Charset(tuple("123-")), normaliser=shared))
     assert report.lost == 0
-    assert report.normalised == {"'–' → '-'": 1}
+    assert report.facts["normalised"] == {"'–' → '-'": 1}
     assert not shared.report
 
 
@@ -162,25 +169,31 @@ def test_with_free_width_each_image_has_its_own_time_steps(memory: ModuleType) -
     assert verdicts(report) == {0: ("too_narrow", "needs 5 time steps, its width of 32 pixels gives 4")}
 
 
-def test_header_check_finds_no_damaged_pixels_but_hopeless_headers(memory: ModuleType) -> None:
+def test_a_header_of_a_huge_image_is_enough_to_leave_it_out(memory: ModuleType) -> None:
     huge = bytearray(png())
     huge[16:24] = (100_000).to_bytes(4, "big") * 2
-    source = memory.MemorySource([(png()[:60], "1"), (b"text", "1"), (bytes(huge), "1")])
-    report = check(source, rules(decode=False))
+    report = check(memory.MemorySource([(png(), "1"), (b"text", "1"), (bytes(huge), "1")]), rules())
     assert report.keep.tolist() == [0]
     assert verdicts(report)[1][1].startswith("not an image in a known format")
     assert verdicts(report)[2][1].startswith("the image is 100000x100000, more than")
+
+
+def test_targets_alone_tell_which_samples_can_be_used(memory: ModuleType) -> None:
+    source = memory.MemorySource([(None, "12"), (None, "x"), (None, "1234567"), (None, "112")], deadly=True)
+    kept, lost = check_targets(source, rules(resize=Resize(32, 24), columns_a_step=8), np.array([0, 1, 3]))
+    assert kept.tolist() == [0]
+    assert lost == {"out_of_charset": 1, "too_narrow": 1}
 
 
 def test_shapes_lengths_and_characters_are_counted(memory: ModuleType) -> None:
     source = memory.MemorySource([(png(40, 16), "12"), (png(20, 20), "113"), (None, "9"), (png(640, 10), "x")])
     report = check(source, rules())
     assert report.sizes.tolist() == [[40, 16], [20, 20], [0, 0], [640, 10]]
-    assert report.label_length_histogram() == {1: 2, 2: 1, 3: 1}
+    assert report.facts["label_lengths"] == {"1": 2, "2": 1, "3": 1}
     ratios = report.aspect_ratio_histogram()
     assert {name: count for name, count in ratios.items() if count} == {"2.5-3": 1, "1-1.5": 1, "≥32": 1}
-    assert report.characters == {"1": 3, "2": 1, "3": 1}
-    assert report.unseen == tuple("0456789")
+    assert report.facts["characters"] == {"1": 3, "2": 1, "3": 1}
+    assert report.facts["unseen_characters"] == list("0456789")
 
 
 def test_repeated_files_are_found_within_and_across_sets(memory: ModuleType) -> None:
@@ -194,12 +207,12 @@ def test_repeated_files_are_found_within_and_across_sets(memory: ModuleType) -> 
     assert one.across(check(memory.MemorySource([]), rules())).tolist() == []
 
 
-def test_targets_other_than_text_are_judged_by_their_images(memory: ModuleType) -> None:
+def test_targets_other_than_text_are_left_out(memory: ModuleType) -> None:
     rows: Sequence[tuple[bytes | None, Target]] = [(png(), Labels(("cat",))), (b"x", Labels(("dog",)))]
     report = check(memory.MemorySource(rows), with_model(Resize(32, 96)))
-    assert report.counts == {"unreadable": 1}
-    assert report.label_lengths.tolist() == [-1, -1]
-    assert report.label_length_histogram() == {}
+    assert verdicts(report)[0] == ("no_text", "it has labels, not a text")
+    assert report.counts == {"unreadable": 1, "no_text": 1}
+    assert report.facts["label_lengths"] == {}
 
 
 def test_empty_set_gives_an_empty_report(memory: ModuleType) -> None:
@@ -239,7 +252,7 @@ def test_saved_report_reads_back_whole(memory: ModuleType, tmp_path: Path) -> No
     again = CheckReport.load(tmp_path / "report.npz")
     assert again.as_dict() == report.as_dict()
     assert again.dropped == report.dropped
-    for name in ("keep", "sizes", "label_lengths", "image_hashes"):
+    for name in ("keep", "sizes", "image_hashes"):
         assert getattr(again, name).tolist() == getattr(report, name).tolist()
         assert getattr(again, name).dtype == getattr(report, name).dtype
     assert json.dumps(report.as_dict(), ensure_ascii=False).encode()
@@ -272,7 +285,7 @@ def test_unchanged_set_is_not_checked_twice(memory: ModuleType, tmp_path: Path) 
     assert again.as_dict() == first.as_dict()
 
 
-def test_changed_set_changed_rules_or_torn_file_are_checked_anew(memory: ModuleType, tmp_path: Path) -> None:
+def test_changed_set_changed_rules_or_torn_file_are_checked_again(memory: ModuleType, tmp_path: Path) -> None:
     source = memory.MemorySource([(png(), "12"), (png(), "x")])
     check_once(source, rules(), tmp_path)
     assert check_once(source, rules(longest=1), tmp_path).counts == {"out_of_charset": 1, "over_length": 1}
@@ -285,17 +298,14 @@ def test_changed_set_changed_rules_or_torn_file_are_checked_anew(memory: ModuleT
 
 def test_rules_digest_tells_every_rule_apart() -> None:
     base = rules()
-    model = with_model(Resize(32, 96), longest=6)
     others = [
         rules(Charset(("1",))),
-        rules(None),
         rules(longest=7),
-        rules(decode=False),
         rules(resize=Resize(32, 100)),
         rules(normaliser=Normaliser(["typographic"])),
-        model,
-        replace(model, capacity=lambda width: width // 4),
-        replace(model, required_steps=make_codec("Attn", DIGITS, 6).required_steps),
+        rules(columns_a_step=8),
+        rules(columns_a_step=4),
+        rules(head="Attn"),
     ]
     assert len({rule.digest() for rule in [base, *others]}) == len(others) + 1
     assert rules().digest() == base.digest()
@@ -316,4 +326,4 @@ def test_real_folder_with_a_missing_a_cut_and_an_unlabelled_image(captchas: Path
     assert report.counts == {"missing": 1, "unreadable": 1, "over_length": 1}
     assert {entry.key for found in report.dropped.values() for entry in found} == {names[i] for i in (3, 7, 1100)}
     assert len(report.keep) == 1197
-    assert report.unseen == ()
+    assert report.facts["unseen_characters"] == []

@@ -8,16 +8,18 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from inkmill.data.jobs.check import CheckRules, check
+from inkmill.data.jobs.check import check
 from inkmill.data.jobs.check_page import write_page
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Source
 from inkmill.data.types import Text
 from inkmill.errors import DataError
 from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.recognition.rules import TextRules
 
-RULES = CheckRules(Resize(32, 96), Charset(tuple("0123456789-<")), Normaliser(["typographic"]), 40)
+RULES = TextRules(Resize(32, 96), make_codec("CTC", Charset(tuple("0123456789-<")), 40), Normaliser(["typographic"]))
 
 
 @dataclass
@@ -52,7 +54,9 @@ def png(value: int) -> bytes:
 
 def written(tmp_path: Path, **rows: list[tuple[bytes | None, str]]) -> str:
     sources = {name: MemorySource(found, name) for name, found in rows.items()}
-    write_page(tmp_path / "check.html", {name: check(source, RULES) for name, source in sources.items()}, sources)
+    write_page(
+        tmp_path / "check.html", {name: check(source, RULES) for name, source in sources.items()}, sources, RULES
+    )
     return (tmp_path / "check.html").read_text("utf-8")
 
 

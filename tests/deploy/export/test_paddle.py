@@ -17,7 +17,7 @@ from inkmill.data.pipeline.resize import Resize
 from inkmill.deploy.export.paddle import PaddleInput
 from inkmill.deploy.export.run import export
 from inkmill.errors import ConfigError
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
 from inkmill.runtime.torch_reader import TorchReader
 
 from .test_run import figures, untrained
@@ -103,7 +103,7 @@ def reader(folder: Path, resize: str, crops: list[np.ndarray]) -> Spec:
     with torch.no_grad():
         classes.get_parameter("bias").sub_(middle).mul_(3 / spread)
         classes.get_parameter("weight").mul_(3 / spread[:, None])
-    save_reader(folder / "reader.safetensors", torch_reader.model.state_dict(), torch_reader.card)
+    save_model(folder / "reader.safetensors", torch_reader.model.state_dict(), torch_reader.card)
     return spec
 
 

@@ -24,8 +24,10 @@ from inkmill.nn.fake_int8 import measure
 from inkmill.nn.simulate import layers_in_float, layers_in_int8
 from inkmill.runtime.torch_reader import TorchReader
 from inkmill.tasks.model import to_input
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.decoder import ALL, BEST
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 from inkmill.training.run import train
 
 from ..conftest import TrainedReader
@@ -62,9 +64,9 @@ def test_the_file_reads_captchas_as_torch_does_within_int8(trained: Path, captch
 def simulated(captchas: Path, *overrides: str) -> Recognizer:
     """Return a recogniser with fresh weights that simulates int8, with ranges of captchas."""
     spec = load_spec(None, [*SMALL, *overrides, "model.quantize=true"])
-    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=4)
+    card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 4))
     torch.manual_seed(0)
-    model = build_recognizer(spec.model, card.codec().num_classes, 4).eval()
+    model = build_recognizer(spec.model, card.open_task().codec.num_classes, 4).eval()
     shortened(model)
     resize = TorchReader(model, card).resize
     paths = sorted((captchas / "images").iterdir())[:16]

@@ -22,11 +22,13 @@ from inkmill.deploy.prune.run import prune
 from inkmill.deploy.samples import verification_samples
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
 from inkmill.runtime.onnx import OnnxReader
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.decoder import BEST
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 
 def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
@@ -34,8 +36,8 @@ def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
     small = ["model.backbone=Tiny", "model.input_width=64", "dataset.max_label_length=6"]
     places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
     spec = load_spec(None, [*small, *overrides, *places])
-    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
-    codec = make_codec(spec.model.prediction, card.characters(), 6)
+    card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6))
+    codec = make_codec(spec.model.prediction, card.open_task().charset, 6)
     torch.manual_seed(0)
     model = build_recognizer(spec.model, codec.num_classes, 6)
     if sure:
@@ -43,7 +45,7 @@ def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
     else:
         _draw_linear(model)
         model.head.get_parameter("classes.weight").data *= 30
-    save_reader(folder / "reader.safetensors", model.state_dict(), card)
+    save_model(folder / "reader.safetensors", model.state_dict(), card)
     return spec
 
 
@@ -125,14 +127,14 @@ def test_a_free_width_stays_free(sequence: str, texts: int, tmp_path: Path, capt
     assert len(found["widths"]) >= 3
     assert "test sets" in found["pictures"]
     image = np.zeros((32, 200, 1), np.uint8)
-    steps = [OnnxReader(path, "cpu").classify(image[None, :, :width])[0].shape[1] for width in (32, 96, 200)]
+    steps = [OnnxReader(path, "cpu").outputs(image[None, :, :width])["output_id"].shape[1] for width in (32, 96, 200)]
     assert steps == [8, 24, 50]
 
 
 def test_a_file_of_the_best_class_alone_has_no_other_probabilities(tmp_path: Path) -> None:
     path = export(untrained(tmp_path, "model.sequence=none"), crops=9)
-    with pytest.raises(ConfigError, match="only the best class of each step"):
-        OnnxReader(path, "cpu").probabilities(np.zeros((1, 32, 64, 1), np.uint8))
+    with pytest.raises(ConfigError, match="does not give probabilities"):
+        OnnxReader(path, "cpu").outputs(np.zeros((1, 32, 64, 1), np.uint8), ["probabilities"])
     card = json.loads((tmp_path / "reader.onnx.card.json").read_text("utf-8"))
     assert [name[:18] for name in card["speeds"]] == ["images/s, batch 1,", "images/s, batch 32"]
     assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
@@ -161,7 +163,7 @@ def test_crops_that_fill_the_input_are_made_of_three_widths(
     spec = untrained(
         tmp_path, f"model.input_width={width}", f"model.input_resize={resize}", f"evaluate.test={captchas}"
     )
-    card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
+    card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6))
     samples = verification_samples(spec, card, 30)
     assert len(samples.widths) >= 3
     assert samples.origin.endswith("two of three made to fill two thirds and one third of the input")
@@ -196,11 +198,11 @@ def test_half_precision_with_an_lstm_reads(tmp_path: Path, captchas: Path) -> No
 def test_a_file_that_reads_otherwise_is_not_written_but_its_figures_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(self: OnnxReader, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def wrong(self: OnnxReader, images: np.ndarray, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         shape = (len(images), 16)
-        return np.ones(shape, np.int32), np.ones(shape, np.float32)
+        return {"output_id": np.ones(shape, np.int32), "output_prob": np.ones(shape, np.float32)}
 
-    monkeypatch.setattr(OnnxReader, "classify", wrong)
+    monkeypatch.setattr(OnnxReader, "outputs", wrong)
     with pytest.raises(InkmillError, match="does not read what torch reads"):
         export(untrained(tmp_path, "model.sequence=none"))
     assert not list(tmp_path.glob("*.onnx"))

@@ -14,9 +14,11 @@ from inkmill.deploy.export.run import export
 from inkmill.deploy.prune.run import count_macs, prune
 from inkmill.errors import ConfigError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import load_reader, read_weights, save_reader
+from inkmill.modelfile.torch_file import load_model, read_weights, save_model
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 
 def untrained(folder: Path, *overrides: str) -> Spec:
@@ -25,19 +27,17 @@ def untrained(folder: Path, *overrides: str) -> Spec:
     small = ["model.backbone=VGG", "model.feature_channel=32", "model.hidden_size=16", "model.input_width=64"]
     places = [f"results_dir={folder}", f"prune.checkpoint={folder / 'reader.safetensors'}"]
     spec = load_spec(None, [*small, *places, "prune.prune_setting.granularity=2", *overrides])
-    card = ModelHeader(
-        model=spec.model, charset=list("0123456789"), max_label_length=6, provenance={"scores": {"cer": 0.1}}
-    )
-    codec = make_codec(spec.model.prediction, card.characters(), 6)
+    card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6), {"scores": {"cer": 0.1}})
+    codec = make_codec(spec.model.prediction, card.open_task().charset, 6)
     model = build_recognizer(spec.model, codec.num_classes, 6)
-    save_reader(folder / "reader.safetensors", model.state_dict(), card)
+    save_model(folder / "reader.safetensors", model.state_dict(), card)
     return spec
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_the_file_alone_brings_the_narrower_model_back(suffix: str, tmp_path: Path) -> None:
     path = prune(untrained(tmp_path, "model.TPS=true", f"prune.pruned_file={tmp_path}/small{suffix}"))
-    (model, card), (again, _) = load_reader(path), load_reader(path)
+    (model, card), (again, _) = load_model(path), load_model(path)
     weights, _ = read_weights(path)
     assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == {
         name: tuple(tensor.shape) for name, tensor in weights.items()
@@ -60,7 +60,7 @@ def test_the_report_tells_size_work_speed_and_accuracy_before_and_after(
     path = prune(spec)
     report = json.loads((tmp_path / "prune" / "metrics.json").read_text("utf-8"))
     before, after = report["before"], report["after"]
-    assert after["parameters"] == sum(p.numel() for p in load_reader(path)[0].parameters()) < before["parameters"]
+    assert after["parameters"] == sum(p.numel() for p in load_model(path)[0].parameters()) < before["parameters"]
     assert 0 < after["macs"] < before["macs"]
     assert after["images_per_second"]["batch_32"]["median"] > 0
     assert (before["samples"], after["samples"], before["word_accuracy"]) == (8, 8, 0.0)
@@ -69,7 +69,7 @@ def test_the_report_tells_size_work_speed_and_accuracy_before_and_after(
 
 def test_multiply_accumulates_are_those_of_the_layers(tmp_path: Path) -> None:
     untrained(tmp_path)
-    macs = count_macs(load_reader(tmp_path / "reader.safetensors")[0])
+    macs = count_macs(load_model(tmp_path / "reader.safetensors")[0])
     maps = [(32 * 64, 4, 1), (16 * 32, 8, 4), (8 * 16, 16, 8), (8 * 16, 16, 16), (4 * 16, 32, 16), (4 * 16, 32, 32)]
     convolutions = sum(pixels * out * inside * 9 for pixels, out, inside in maps) + 15 * 32 * 32 * 4
     recurrent = 15 * 2 * 64 * ((32 + 16) + (16 + 16)) + 2 * 15 * 32 * 16
@@ -91,7 +91,7 @@ def test_pruning_twice_goes_on_from_what_is_left(tmp_path: Path) -> None:
     spec.prune.checkpoint = str(prune(spec))
     twice = prune(spec)
     assert twice.name == "reader_pruned_pruned.safetensors"
-    assert load_reader(twice)[0].backbone.out_channels == 12  # 32, 20, 12
+    assert load_model(twice)[0].backbone.out_channels == 12  # 32, 20, 12
 
 
 def test_mistakes_are_one_sentence_and_leave_the_checkpoint_as_it_was(tmp_path: Path) -> None:

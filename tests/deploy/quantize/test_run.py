@@ -107,7 +107,7 @@ def test_the_most_sensitive_layers_stay_in_float_until_the_bound_holds(trained: 
             tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) > 1 for tensor in graph.graph.initializer
         )
         graph = deepcopy(graph)
-        graph.metadata_props.add(key="inkmill", value=reader.card.to_json())
+        graph.metadata_props.add(key="inkmill", value=reader.header.to_json())
         (trained / "tried.onnx").write_bytes(graph.SerializeToString())
         return OnnxReader(trained / "tried.onnx", "cpu")
 
@@ -162,7 +162,7 @@ def test_an_encrypted_reader_stays_encrypted(trained: Path) -> None:
         assert written.read_bytes().startswith(b"inkmillE")
     with pytest.raises(ModelFileError, match="encrypted"):
         inkmill.load(path)
-    assert inkmill.load(path, "cpu", encryption_key="sesame").card.charset == list("0123456789")
+    assert inkmill.load(path, "cpu", encryption_key="sesame").header.task_header["charset"] == list("0123456789")
 
 
 def test_mistakes_are_one_sentence(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,10 @@ from inkmill.deploy.export.run import export
 from inkmill.deploy.tensorrt.library import Library, load_tensorrt
 from inkmill.errors import MissingExtraError
 from inkmill.modelfile.header import ModelHeader
-from inkmill.modelfile.torch_file import save_reader
+from inkmill.modelfile.torch_file import save_model
+from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=64", "dataset.max_label_length=6"]
 
@@ -47,11 +49,11 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             folder = tmp_path_factory.mktemp("fresh")
             places = [f"export.checkpoint={folder / 'reader.safetensors'}", f"results_dir={folder}"]
             spec = load_spec(None, [*SMALL, *overrides, *places])
-            card = ModelHeader(model=spec.model, charset=list("0123456789"), max_label_length=6)
+            card = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6))
             torch.manual_seed(0)
-            model = build_recognizer(spec.model, card.codec().num_classes, 6)
+            model = build_recognizer(spec.model, card.open_task().codec.num_classes, 6)
             model.head.get_parameter("classes.weight").data *= 30  # sure of what it reads
-            save_reader(folder / "reader.safetensors", model.state_dict(), card)
+            save_model(folder / "reader.safetensors", model.state_dict(), card)
             made[overrides] = export(spec, crops=6)
         return made[overrides]
 

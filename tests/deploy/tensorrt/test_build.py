@@ -38,7 +38,9 @@ def test_without_tensorrt_the_verb_says_one_sentence_and_writes_no_engine(
         "inkmill: engine needs the package 'tensorrt', which is not installed: pip install 'inkmill[tensorrt-cuda13]'\n"
     )
     assert not list(tmp_path.glob("*.engine*"))
-    assert OnnxReader(tmp_path / "results" / "engine" / "reader.onnx", "cpu").card.charset == list("0123456789")
+    assert OnnxReader(tmp_path / "results" / "engine" / "reader.onnx", "cpu").header.task_header["charset"] == list(
+        "0123456789"
+    )
     assert "FAILURE" in (tmp_path / "results" / "engine" / "status.json").read_text("utf-8").splitlines()[-1]
 
 

@@ -1,20 +1,18 @@
 """What would be used of a data set, and what not and why, found out before training rather than in the middle of it.
 
-Other systems crash on the first unknown character, train on a black picture in place of a corrupt one, or drop samples
-without a word. Here every sample is looked at once: its file is read, its picture decoded, its label normalised and
-held against the charset, the length limit and the time steps that its picture gives the model.
+Other systems crash on the first unknown label, train on a black picture in place of a corrupt one, or drop samples
+without a word. Here every sample is looked at once: its file is read, its picture decoded, and its target held against
+the rules of the task that is to learn from it. This module knows no task: it defines the protocol that tasks implement.
 
-The images are read in `look`, in worker processes where asked for; labels and verdicts are handled here, in order.
+The images are read in `scan`, in worker processes where asked for; targets and verdicts are handled here, in order.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check_report import MAX_EXAMPLES, CheckReport, Dropped
-from inkmill.data.jobs.scan import REASONS, Reason, ScanResult, scan
-from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
+from inkmill.data.jobs.scan import REASONS, ScanResult, scan
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources.base import Source
-from inkmill.data.types import Target, Text
+from inkmill.data.types import Target
 from inkmill.errors import DataError
 from inkmill.report import Page
-from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.normalise import Normaliser
+
+_TARGETS_AT_ONCE = 10_000
 
 
 class Judged(NamedTuple):
@@ -93,47 +91,8 @@ class SampleRules(Protocol):
         ...
 
 
-_VERSION = 1  # raise it when the same set would be judged otherwise
-
-
-@dataclass(frozen=True)
-class CheckRules:
-    """What a sample must fulfil to be used.
-
-    Attributes:
-        resize: how images meet the model's input.
-        charset: the characters; None accepts all.
-        normaliser: applied to every label first; the report counts what it changed.
-        max_label_length: longest label in characters.
-        capacity: gives the time steps of the model for a resized width in pixels; None skips the test.
-        required_steps: a codec's, gives the time steps each label needs, (B,).
-        texts_only: leave out class names and regions; else such samples are judged by their images alone.
-        decode: decode every image; False reads the headers only, a thousand times faster, and misses damaged pixels.
-    """
-
-    resize: Resize
-    charset: Charset | None = None
-    normaliser: Normaliser = field(default_factory=Normaliser)
-    max_label_length: int = 25
-    capacity: Callable[[int], int] | None = None
-    required_steps: Callable[[Sequence[str]], NDArray[np.int64]] | None = None
-    texts_only: bool = False
-    decode: bool = True
-
-    def digest(self) -> str:
-        """Return 16 hex digits that stand for the verdicts of these rules."""
-        widths = range(BUCKET_STEP, self.resize.width, BUCKET_STEP) if self.resize.mode == "height" else ()
-        # Functions cannot be hashed, what they answer can: every width there is, and labels that tell codecs apart.
-        steps = [self.capacity(width) for width in (*widths, self.resize.width)] if self.capacity else None
-        needs = self.required_steps(["", "a", "aa", "ab", "aab"]).tolist() if self.required_steps else None
-        chars = self.charset.chars if self.charset else None
-        facts = [_VERSION, self.resize.digest(), chars, self.normaliser.rule_names, self.max_label_length]
-        facts += [steps, needs, self.texts_only, self.decode]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
 def check(
-    source: Source, rules: CheckRules, *, workers: int = 0, progress: Callable[[int, int], None] | None = None
+    source: Source, rules: SampleRules, *, workers: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
     """Look at every sample of a set and report which are fit for use.
 
@@ -148,9 +107,9 @@ def check(
     """
     findings = _Findings(source, rules)
     start = 0
-    for looks in scan(source, whole=rules.decode, channels=rules.resize.channels, workers=workers):
-        findings.add(start, looks)
-        start += len(looks.hashes)
+    for scanned in scan(source, channels=rules.resize.channels, workers=workers):
+        findings.add(start, scanned)
+        start += len(scanned.hashes)
         if progress is not None:
             progress(start, len(source))
     return findings.report()
@@ -158,7 +117,7 @@ def check(
 
 def check_once(
     source: Source,
-    rules: CheckRules,
+    rules: SampleRules,
     folder: str | Path,
     *,
     workers: int = 0,
@@ -182,90 +141,58 @@ def check_once(
     return report
 
 
+def check_targets(
+    source: Source, rules: SampleRules, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Return which of some rows can be used as far as their targets tell, and how many are left out, by reason.
+
+    No image is opened, so this is quick for any set; damaged pictures are found when they are loaded.
+    """
+    judge, lost, counts = rules.judge(), np.zeros(len(rows), np.bool_), Counter[str]()
+    for start in range(0, len(rows), _TARGETS_AT_ONCE):
+        some = rows[start : start + _TARGETS_AT_ONCE]
+        targets = [source.target(row) for row in some.tolist()]
+        for offset, reason, _ in judge.judge(targets, np.zeros((len(some), 2), np.int32), ()).faults:
+            lost[start + offset] = True
+            counts[reason] += 1
+    return rows[~lost], dict(counts)
+
+
 class _Findings:
     """Adds up the chunks of one check."""
 
-    def __init__(self, source: Source, rules: CheckRules) -> None:
-        self.source, self.rules = source, rules
-        # Its own, so that the counts of one set do not run into those of another.
-        self.normaliser = Normaliser(rules.normaliser.rule_names)
-        self.steps: dict[int, int] = {}
+    def __init__(self, source: Source, rules: SampleRules) -> None:
+        self.source, self.rules, self.judge = source, rules, rules.judge()
         self.keep = np.ones(len(source), np.bool_)
         self.sizes = np.zeros((len(source), 2), np.int32)
-        self.lengths = np.full(len(source), -1, np.int32)
         self.hashes = np.zeros(len(source), np.uint64)
         self.counts: Counter[str] = Counter()
-        self.dropped: dict[str, list[Dropped]] = {reason: [] for reason in REASONS}
-        self.characters: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+        # A sample counts under the first reason it fails: those of its picture come before those of its target.
+        self.reasons = (*REASONS, *rules.reasons)
+        self.dropped: dict[str, list[Dropped]] = {reason: [] for reason in self.reasons}
 
-    def add(self, start: int, looks: ScanResult) -> None:
+    def add(self, start: int, scanned: ScanResult) -> None:
         """Judge one chunk."""
-        here = slice(start, start + len(looks.hashes))
-        self.sizes[here], self.hashes[here] = looks.sizes, looks.hashes
-        verdicts = {offset: (reason, detail) for offset, reason, detail in looks.faults}
-        labels = self._labels(start, len(looks.hashes), verdicts)
-        self.lengths[here] = [-1 if label is None else len(label) for label in labels]
-        unknown = self._unknown(labels)
-        narrow = self._narrow(labels, looks.sizes)
-        for offset, label in enumerate(labels):
-            if offset not in verdicts and label is not None:
-                verdict = self._judge(label, unknown) or narrow.get(offset)
-                if verdict:
-                    verdicts[offset] = verdict
-        for offset, (reason, detail) in sorted(verdicts.items()):
-            self._drop(start + offset, reason, labels[offset] or "", detail)
-        self.characters.update(
-            "".join(label for offset, label in enumerate(labels) if label and offset not in verdicts)
-        )
-
-    def _labels(self, start: int, number: int, verdicts: dict[int, tuple[Reason, str]]) -> list[str | None]:
-        labels: list[str | None] = []
-        for offset in range(number):
+        # 1. What the pictures say.
+        here = slice(start, start + len(scanned.hashes))
+        self.sizes[here], self.hashes[here] = scanned.sizes, scanned.hashes
+        faults: dict[int, tuple[str, str]] = {offset: (reason, detail) for offset, reason, detail in scanned.faults}
+        # 2. What the targets say; one that cannot be had counts as a missing file.
+        targets: list[Target | None] = []
+        for offset in range(len(scanned.hashes)):
             try:
-                target = self.source.target(start + offset)
-                labels.append(self.normaliser.apply(target.value) if isinstance(target, Text) else None)
-                if self.rules.texts_only and not isinstance(target, Text):
-                    verdicts.setdefault(offset, ("no_text", f"it has {type(target).__name__.lower()}, not a text"))
+                targets.append(self.source.target(start + offset))
             except DataError as error:
-                verdicts.setdefault(offset, ("missing", str(error)))
-                labels.append(None)
-        return labels
+                faults.setdefault(offset, ("missing", str(error)))
+                targets.append(None)
+        judged = self.judge.judge(targets, scanned.sizes, faults.keys())
+        for offset, reason, detail in judged.faults:
+            faults.setdefault(offset, (reason, detail))
+        # 3. What is left out.
+        for offset, (reason, detail) in sorted(faults.items()):
+            self._drop(start + offset, reason, judged.labels[offset], detail)
 
-    def _unknown(self, labels: Sequence[str | None]) -> frozenset[str]:
-        """Return the characters of a chunk that are not in the charset, and count them."""
-        if self.rules.charset is None:
-            return frozenset()
-        counts = Counter("".join(filter(None, labels)))
-        unknown = {char: count for char, count in counts.items() if char not in self.rules.charset}
-        self.unknown.update(unknown)
-        return frozenset(unknown)
-
-    def _judge(self, label: str, unknown: frozenset[str]) -> tuple[Reason, str] | None:
-        if not label:
-            return "empty", "the label is empty"
-        if unknown and (strange := "".join(dict.fromkeys(char for char in label if char in unknown))):
-            return "out_of_charset", f"not in the character list: {strange!r}"
-        if len(label) > self.rules.max_label_length:
-            return "over_length", f"{len(label)} characters, {self.rules.max_label_length} allowed"
-        return None
-
-    def _narrow(self, labels: Sequence[str | None], sizes: NDArray[np.int32]) -> dict[int, tuple[Reason, str]]:
-        """Return the samples whose picture gives the model fewer time steps than their label needs."""
-        if self.rules.capacity is None or self.rules.required_steps is None:
-            return {}
-        needed = self.rules.required_steps([label or "" for label in labels])
-        known = np.flatnonzero(sizes[:, 1])
-        widths = [self.rules.resize.bucket_width(width, height) for width, height in sizes[known].tolist()]
-        for width in set(widths) - self.steps.keys():
-            self.steps[width] = self.rules.capacity(width)
-        return {
-            offset: ("too_narrow", f"needs {need} time steps, its width of {width} pixels gives {self.steps[width]}")
-            for offset, width, need in zip(known.tolist(), widths, needed[known].tolist(), strict=True)
-            if need > self.steps[width]
-        }
-
-    def _drop(self, index: int, reason: Reason, label: str, detail: str) -> None:
+    def _drop(self, index: int, reason: str, label: str, detail: str) -> None:
         self.keep[index] = False
         self.counts[reason] += 1
         if len(self.dropped[reason]) < MAX_EXAMPLES:
@@ -273,19 +200,14 @@ class _Findings:
 
     def report(self) -> CheckReport:
         """Return the finished report."""
-        charset = self.rules.charset.chars if self.rules.charset else ()
         return CheckReport(
             name=self.source.name,
             fingerprint=self.source.fingerprint,
             rules_digest=self.rules.digest(),
             keep=np.flatnonzero(self.keep),
             sizes=self.sizes,
-            label_lengths=self.lengths,
             image_hashes=self.hashes,
-            counts={reason: self.counts[reason] for reason in REASONS if self.counts[reason]},
+            counts={reason: self.counts[reason] for reason in self.reasons if self.counts[reason]},
             dropped={reason: found for reason, found in self.dropped.items() if found},
-            characters=dict(self.characters.most_common()),
-            unknown=dict(self.unknown.most_common()),
-            unseen=tuple(char for char in charset if char not in self.characters),
-            normalised=dict(self.normaliser.report.most_common()),
+            facts=self.judge.facts(),
         )

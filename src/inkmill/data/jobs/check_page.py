@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.jobs.check import SampleRules
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources.base import Source
@@ -19,14 +20,16 @@ from inkmill.report import Page, Picture
 
 _EXAMPLES = 20
 _PICTURES = 48
-_BARS = 60
 
 
-def write_page(path: str | Path, reports: Mapping[str, CheckReport], sources: Mapping[str, Source]) -> None:
+def write_page(
+    path: str | Path, reports: Mapping[str, CheckReport], sources: Mapping[str, Source], rules: SampleRules
+) -> None:
     """Write the page.
 
     Args:
         path: the HTML file.
+        rules: what the sets were checked by; adds what its task knows of the labels.
         reports: a report for each set, by the set's name.
         sources: the sets themselves, by the same names; read for keys and for the pictures of the contact sheets.
 
@@ -43,7 +46,7 @@ def write_page(path: str | Path, reports: Mapping[str, CheckReport], sources: Ma
             page.add_text(note)
         _add_dropped(page, report, sources[name])
         _add_shapes(page, report)
-        _add_characters(page, report)
+        rules.show(page, report.facts)
         _add_duplicates(page, report, sources[name])
         page.add_text("Samples that would be used, taken at even steps through the set.")
         page.add_pictures(_kept_pictures(report, sources[name]))
@@ -76,43 +79,8 @@ def _add_dropped(page: Page, report: CheckReport, source: Source) -> None:
 
 
 def _add_shapes(page: Page, report: CheckReport) -> None:
-    lengths = report.label_length_histogram()
-    if lengths:
-        page.add_bars(*_bins(lengths), caption="label length in characters")
     ratios = report.aspect_ratio_histogram()
     page.add_bars(list(ratios), list(ratios.values()), caption="aspect ratio, width / height")
-
-
-def _bins(histogram: Mapping[int, int]) -> tuple[list[str], list[int]]:
-    """Return labels and counts of at most some sixty bars that cover the whole range."""
-    low, high = min(histogram), max(histogram)
-    step = -(-(high - low + 1) // _BARS)
-    counts = [0] * ((high - low) // step + 1)
-    for value, count in histogram.items():
-        counts[(value - low) // step] += count
-    starts = range(low, high + 1, step)
-    return [str(start) if step == 1 else f"{start}-{start + step - 1}" for start in starts], counts
-
-
-def _add_characters(page: Page, report: CheckReport) -> None:
-    if report.unknown:
-        page.add_table(
-            ["character", "times"], _characters(report.unknown), "not in the character list, most frequent first"
-        )
-    if report.unseen:
-        page.add_text(f"In the character list but in no label that is used: {' '.join(map(repr, report.unseen))}")
-    if report.characters:
-        shown = list(report.characters.items())[:_BARS]
-        caption = f"the {len(shown)} most frequent of {len(report.characters):,} characters"
-        page.add_bars([char for char, _ in shown], [count for _, count in shown], caption=caption)
-        rare = list(report.characters.items())[: -_EXAMPLES - 1 : -1]
-        page.add_table(["character", "times"], _characters(dict(rare)), "the rarest characters")
-    if report.normalised:
-        page.add_table(["change", "times"], report.normalised.items(), "what normalisation changed in the labels")
-
-
-def _characters(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    return [(f"{char!r} U+{ord(char):04X}", count) for char, count in list(counts.items())[:_EXAMPLES]]
 
 
 def _add_duplicates(page: Page, report: CheckReport, source: Source) -> None:

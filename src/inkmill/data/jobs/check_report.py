@@ -28,7 +28,7 @@ ASPECT_EDGES = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 2
 MAX_EXAMPLES = 1000
 """Longest list of examples for one reason; the counts are exact."""
 
-_ARRAYS = {"keep": np.int64, "sizes": np.int32, "label_lengths": np.int32, "image_hashes": np.uint64}
+_ARRAYS = {"keep": np.int64, "sizes": np.int32, "image_hashes": np.uint64}
 
 # What NumPy, zipfile and json raise on files that are torn, damaged or something else.
 _NOT_A_REPORT = (
@@ -63,14 +63,10 @@ class CheckReport:
         rules_digest: stands for the rules it was checked by.
         keep: int64 (K,), positions of the samples to use, ascending.
         sizes: int32 (N, 2), width and height in pixels as a viewer shows the image; 0 where unknown.
-        label_lengths: int32 (N,), characters of each normalised label; -1 where there is none.
         image_hashes: uint64 (N,), BLAKE2b of the encoded bytes; 0 where missing.
         counts: how many samples are dropped, by reason.
         dropped: examples by reason, at most `MAX_EXAMPLES` each.
-        characters: how often each character occurs in the labels of the samples kept.
-        unknown: how often characters outside the charset occur in the labels of the set.
-        unseen: characters of the charset that no kept label holds.
-        normalised: what normalisation changed, and how often.
+        facts: what the task counted in the labels, plain JSON values by name (see `SetJudge.facts`).
     """
 
     name: str
@@ -78,17 +74,13 @@ class CheckReport:
     rules_digest: str
     keep: NDArray[np.int64]
     sizes: NDArray[np.int32]
-    label_lengths: NDArray[np.int32]
     image_hashes: NDArray[np.uint64]
     counts: dict[str, int]
     dropped: dict[str, list[Dropped]]
-    characters: dict[str, int]
-    unknown: dict[str, int]
-    unseen: tuple[str, ...]
-    normalised: dict[str, int]
+    facts: dict[str, Any]
 
     def __len__(self) -> int:
-        return len(self.label_lengths)
+        return len(self.sizes)
 
     @property
     def lost(self) -> int:
@@ -122,11 +114,6 @@ class CheckReport:
         shared = np.flatnonzero((hashes[place] == self.image_hashes) & (self.image_hashes != 0))
         return np.stack([shared, known[first][place[shared]]], 1)
 
-    def label_length_histogram(self) -> dict[int, int]:
-        """Return how many labels have each length that occurs, ascending."""
-        lengths, counts = np.unique(self.label_lengths[self.label_lengths >= 0], return_counts=True)
-        return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
-
     def aspect_ratio_histogram(self) -> dict[str, int]:
         """Return how many images have a width / height in each bin of `ASPECT_EDGES`."""
         width, height = self.sizes[self.sizes[:, 1] > 0].T
@@ -147,12 +134,8 @@ class CheckReport:
                 for reason, found in self.dropped.items()
             },
             "duplicates": len(self.duplicates),
-            "label_lengths": {str(length): count for length, count in self.label_length_histogram().items()},
             "aspect_ratios": self.aspect_ratio_histogram(),
-            "characters": self.characters,
-            "unknown_characters": {_plain(char): count for char, count in self.unknown.items()},
-            "unseen_characters": list(self.unseen),
-            "normalised": self.normalised,
+            **_spelled_out(self.facts),
         }
 
     def save(self, path: str | Path) -> None:
@@ -183,14 +166,20 @@ class CheckReport:
             rest["dropped"] = {
                 reason: [Dropped(*entry) for entry in found] for reason, found in rest["dropped"].items()
             }
-            rest["unseen"] = tuple(rest["unseen"])
             return cls(**rest)
         except OSError as error:
             raise DataError(f"cannot read the check report {path}: {error.strerror or error}") from error
         except _NOT_A_REPORT as error:
             raise DataError(
-                f"{path} is not a check report of this version of inkmill: delete it, it is made anew"
+                f"{path} is not a check report of this version of inkmill: delete it, it is written again"
             ) from error
+
+
+def _spelled_out(value: Any) -> Any:
+    """Return plain JSON values with `_plain` text throughout, the keys of mappings too."""
+    if isinstance(value, dict):
+        return {_plain(key): _spelled_out(item) for key, item in value.items()}
+    return [_spelled_out(item) for item in value] if isinstance(value, list) else _plain(value)
 
 
 def _plain(value: object) -> object:

@@ -17,9 +17,9 @@ from inkmill.data.sources.base import Source
 from inkmill.errors import DataError, ImageError
 from inkmill.processes import WorkerDiedError, local_executor
 
-Reason = Literal["missing", "unreadable", "no_text", "empty", "out_of_charset", "over_length", "too_narrow"]
+Reason = Literal["missing", "unreadable"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
-"""Why a sample is not used, in the order of the tests: a sample counts under the first that it fails."""
+"""Why a picture cannot be used, in the order of the tests."""
 
 _CHUNK = 1000  # images a task: long enough to outweigh its hand-over, short enough to show progress
 
@@ -42,16 +42,14 @@ class _Job(NamedTuple):
     """What is scanned, and how."""
 
     source: Source
-    whole: bool
     channels: Literal[1, 3]
 
 
-def scan(source: Source, *, whole: bool, channels: Literal[1, 3], workers: int) -> Iterator[ScanResult]:
+def scan(source: Source, *, channels: Literal[1, 3], workers: int) -> Iterator[ScanResult]:
     """Read all images of a set and yield what was found, some thousand images at a time, in order.
 
     Args:
         source: the set; with workers it is pickled into each.
-        whole: decode the images; else only their headers are read.
         channels: what to decode to: 1 gray, 3 RGB.
         workers: processes that read; 0 reads here.
 
@@ -62,7 +60,7 @@ def scan(source: Source, *, whole: bool, channels: Literal[1, 3], workers: int) 
     processes = min(workers, len(chunks)) if len(chunks) > 1 else 0
     executor = local_executor(processes, single_threaded)
     try:
-        yield from executor.map(_scan_chunk, _Job(source, whole, channels), chunks)
+        yield from executor.map(_scan_chunk, _Job(source, channels), chunks)
     except WorkerDiedError:
         raise DataError(
             f"a process that checked {source.name} died, most often for want of memory: use fewer workers"
@@ -81,7 +79,7 @@ def _scan_chunk(job: _Job, chunk: range) -> ScanResult:
         # 2. Hash its bytes, to find duplicates.
         digest = hashlib.blake2b(image, digest_size=8).digest()
         result.hashes[offset] = int.from_bytes(digest, "little") or 1  # 0 means missing
-        # 3. Read its size, and decode it where asked.
+        # 3. Read its size, and decode it.
         try:
             result.sizes[offset] = _size(image, job)
         except ImageError as error:
@@ -94,6 +92,5 @@ def _size(image: bytes, job: _Job) -> tuple[int, int]:
     width, height = image_size(image)
     if width * height > MAX_PIXELS:
         raise ImageError(f"the image is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
-    if job.whole:
-        decode(image, job.channels)
+    decode(image, job.channels)  # the header alone would not show damaged pixels
     return width, height

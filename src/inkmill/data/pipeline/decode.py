@@ -68,6 +68,37 @@ def decode(data: bytes, channels: Channels, max_pixels: int = MAX_PIXELS) -> Ima
     return _to_channels(opaque if is_tiff else turn(opaque, header.orientation), channels)
 
 
+def from_array(pixels: NDArray[Any], channels: Channels, max_pixels: int = MAX_PIXELS) -> Image:
+    """Return an array as `decode` returns the file that holds it, without writing one.
+
+    Args:
+        pixels: uint8 or uint16 (H, W) gray, (H, W, 1) gray, (H, W, 3) RGB or (H, W, 4) RGBA.
+        channels: 1 for gray (ITU-R BT.601 luma), 3 for RGB.
+        max_pixels: refuse larger images, as `decode` does.
+
+    Returns:
+        uint8 (height, width, channels), contiguous; it may share memory with `pixels`.
+
+    Raises:
+        ImageError: another shape or type, or too large.
+    """
+    if pixels.dtype not in (np.uint8, np.uint16) or pixels.ndim not in (2, 3) or not pixels.size:
+        raise ImageError(f"a {pixels.dtype} array of shape {pixels.shape}; expected uint8 HW or HWC")
+    height, width = pixels.shape[:2]
+    found = 1 if pixels.ndim == 2 else pixels.shape[2]
+    if found not in (1, 3, 4):
+        raise ImageError(f"{found} channels; expected 1 (gray), 3 (RGB) or 4 (RGBA)")
+    if height * width > max_pixels:
+        raise ImageError(f"the image is {width}x{height}, more than the {max_pixels:,} pixels allowed")
+    opaque = _on_white(_eight_bits(np.ascontiguousarray(pixels)), premultiplied=False)
+    if found == 1:
+        gray = opaque.reshape(height, width, 1)
+        return gray if channels == 1 else cast(Image, cv2.cvtColor(gray, cv2.COLOR_GRAY2RGB))
+    if channels == 3:
+        return opaque
+    return cast(Image, cv2.cvtColor(opaque, cv2.COLOR_RGB2GRAY).reshape(height, width, 1))
+
+
 def _decode_jpeg(data: bytes, header: ImageHeader, channels: Channels) -> Image:
     # libjpeg fills what is missing with gray and only warns. Inside a scan the two bytes of the end marker cannot
     # occur, so a file without them after its first scan began was cut short. Bytes after the marker are harmless.

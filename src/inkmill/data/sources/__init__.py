@@ -6,7 +6,7 @@ from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Concat, Mix, Subset, holdout
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
-from inkmill.data.sources.open import open_source
+from inkmill.data.sources.open import fresh_name, open_source
 from inkmill.data.sources.shards import ShardSource
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ShardSource",
     "Source",
     "Subset",
+    "fresh_name",
     "holdout",
     "open_source",
 ]

@@ -5,7 +5,7 @@ The format is detected where the spec does not give it, and the reason is the so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
@@ -136,3 +136,12 @@ def _lines(path: Path) -> list[str]:
     if not lines:
         raise DataError(f"{path}: the list is empty; expected one image a line")
     return lines
+
+
+def fresh_name(name: str, taken: Container[str]) -> str:
+    """Return `name`, with a number where it is taken: two sets may have the same file name."""
+    number = 2
+    fresh = name
+    while fresh in taken:
+        fresh, number = f"{name}-{number}", number + 1
+    return fresh

@@ -22,8 +22,8 @@ from inkmill.deploy.export.paddle import MAX_SIDE, RAPIDOCR_HEIGHT, RAPIDOCR_WID
 from inkmill.deploy.export.precision import share_through_clip, to_half, with_qdq
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.logs import silence_logging
-from inkmill.runtime.onnx import PADDLE_INPUT, PADDLE_OUTPUT
 from inkmill.tasks.model import TaskModel
+from inkmill.tasks.recognition.decoder import PADDLE_INPUT, PADDLE_OUTPUT
 
 if TYPE_CHECKING:
     from inkmill.tasks.recognition.model import Recognizer

@@ -105,7 +105,7 @@ def refuse_unfit(card: ModelHeader, where: str) -> None:
             f"{where}: export.profile=paddle is for readers with prediction=CTC, which is what RapidOCR decodes, not "
             f"prediction={card.model.prediction}"
         )
-    if "\n".join(card.charset).splitlines() != card.charset:
+    if "\n".join(card.task_header["charset"]).splitlines() != card.task_header["charset"]:
         raise ConfigError(
             f"{where}: its characters hold a line separator, which PaddleOCR's list of one character a line cannot hold"
         )

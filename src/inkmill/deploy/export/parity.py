@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.runtime.reader import BaseReader
+from inkmill.tasks.recognition.decoder import ALL, BEST
 
 TOLERANCE = 1e-3
 """Largest difference of a probability in fp32."""
@@ -79,15 +80,15 @@ def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
     """
     parity = Parity()
     for batch in samples.batches(_BATCH, first=1):
-        ids, probabilities = ours.classify(batch)
+        ids, probabilities = best_classes(ours, batch)
         other_ids, other_probabilities = _classes(theirs, batch)
         if other_ids.shape != ids.shape:
             raise InkmillError(
                 f"the exported graph gives {other_ids.shape[1]} steps, torch {ids.shape[1]}; please report this model"
             )
         # 1. Texts: each side's classes, decoded the same way.
-        texts, _ = ours.codec.decode(ids, probabilities)
-        other_texts, _ = ours.codec.decode(other_ids, other_probabilities)
+        texts = _texts(ours, ids, probabilities)
+        other_texts = _texts(ours, other_ids, other_probabilities)
         unlike = [pair for pair in zip(texts, other_texts, strict=True) if pair[0] != pair[1]]
         parity.texts.update(texts)
         parity.crops += len(texts)
@@ -105,10 +106,23 @@ def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
     return parity
 
 
+def best_classes(reader: BaseReader, images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
+    outputs = reader.outputs(images, reader.task.plain_decoder().limited_to(reader.given, "").needs)
+    if ALL in outputs:
+        return outputs[ALL].argmax(axis=2), outputs[ALL].max(axis=2)
+    return outputs[BEST[0]], outputs[BEST[1]]
+
+
+def _texts(reader: BaseReader, ids: NDArray[Any], probabilities: NDArray[Any]) -> list[str]:
+    found = reader.task.plain_decoder().decode(dict(zip(BEST, (ids, probabilities), strict=True)))
+    return [one.as_dict()["text"] for one in found]
+
+
 def _is_tie(reader: BaseReader, image: NDArray[np.uint8], step: int, one: int, other: int) -> bool:
     """Return whether two classes are equally probable at a step; False where a reader gives the best class alone."""
     try:
-        probable = reader.probabilities(image)[0, step]
+        probable = reader.outputs(image, [ALL])[ALL][0, step]
     except ConfigError:
         return False
     return bool(abs(probable[one] - probable[other]) <= TIE)
@@ -116,7 +130,7 @@ def _is_tie(reader: BaseReader, image: NDArray[np.uint8], step: int, one: int, o
 
 def _classes(reader: BaseReader, batch: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
-        return reader.classify(batch)
+        return best_classes(reader, batch)
     except Exception as error:  # onnxruntime's errors share no public base
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InkmillError(f"the exported graph cannot be run ({reason}); please report this model") from error

@@ -26,7 +26,7 @@ from inkmill.deploy.samples import CROPS, VerificationSet, verification_samples
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.files import atomic_path, write_json_atomic
 from inkmill.modelfile.model_card import with_speeds
-from inkmill.modelfile.onnx_writer import written
+from inkmill.runtime.onnx import write_and_open
 from inkmill.runtime.speed import images_per_second, medians
 from inkmill.runtime.torch_reader import TorchReader
 from inkmill.tasks import find_task
@@ -64,11 +64,12 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         # 1. The model, and what it is verified on.
         reader = TorchReader.load(checkpoint, "cpu", key)
         if settings.profile == "paddle":
-            refuse_unfit(reader.card, str(checkpoint))
+            refuse_unfit(reader.header, str(checkpoint))
         precision = _precision(reader, spec, checkpoint)
-        samples = verification_samples(spec, reader.card, crops)
+        samples = verification_samples(spec, reader.header, crops)
         parameters = sum(parameter.numel() for parameter in reader.model.parameters())
-        header = with_step(reader.card, "export", checkpoint, forget=(), profile=settings.profile, precision=precision)
+        facts = {"profile": settings.profile, "precision": precision}
+        header = with_step(reader.header, "export", checkpoint, forget=(), **facts)
         header = header.model_copy(update={"provenance": {**header.provenance, "parameters": parameters}})
 
         # 2. The graph.
@@ -81,7 +82,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
 
         # 3. Into a temporary file, which takes its place only if it reads what torch reads.
         with atomic_path(path) as temporary:
-            exported = written(graph, header, temporary, key)
+            exported = write_and_open(graph, header, temporary, key)
             parity = compare(reader, exported, samples)
             write_json_atomic(results.folder / "metrics.json", _figures(spec, path, parity, samples, precision))
             _refuse_difference(parity, precision, checkpoint, samples)
@@ -89,7 +90,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
             # 4. Its speed goes into the header, so the file is written once more.
             (speeds,) = images_per_second([exported], np.stack(samples.images[:1]), rounds=1)
             header = with_speeds(header, exported.runs_on, medians(speeds))
-            written(graph, header, temporary, key)
+            write_and_open(graph, header, temporary, key)
         write_companions(path, header)
         print_line(console, _summary(path, parity, samples))
         if settings.profile == "paddle" and header.model.input_height != RAPIDOCR_HEIGHT:
@@ -114,7 +115,7 @@ def _outputs(spec: Spec) -> tuple[str, ...]:
 
 def _precision(reader: TorchReader, spec: Spec, checkpoint: Path) -> str:
     """Return fp32, fp16, or int8 for a reader that was trained for it."""
-    if not reader.card.model.quantize:
+    if not reader.header.model.quantize:
         return spec.export.precision
     if spec.export.precision == "fp16":
         raise ConfigError(f"{checkpoint} was trained for int8: export it without export.precision=fp16")

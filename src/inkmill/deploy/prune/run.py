@@ -28,12 +28,11 @@ from inkmill.errors import ConfigError
 from inkmill.files import write_bytes_atomic, write_json_atomic
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import with_speeds, write_model_card
-from inkmill.modelfile.torch_file import MAX_WHOLE, load_reader, save_reader
-from inkmill.runtime.evaluate import open_tests, read_tests, scores_of
+from inkmill.modelfile.torch_file import MAX_WHOLE, load_model, save_model
+from inkmill.runtime.evaluate import as_metrics, open_tests, read_tests, score_rows
 from inkmill.runtime.speed import BATCHES, ROUNDS, in_turn, medians
-from inkmill.runtime.torch_reader import TorchReader, in_words
+from inkmill.runtime.torch_reader import TorchReader, device_name
 from inkmill.tasks.model import TaskModel
-from inkmill.tasks.recognition.model import build_recognizer
 
 
 def prune(spec: Spec, *, console: Console | None = None) -> Path:
@@ -55,12 +54,12 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
     device = _device(spec.prune.gpu_id)
     with open_results(spec, "prune") as results:
         # 1. The whole reader; a copy of it is pruned.
-        whole, header = load_reader(checkpoint, device, key)
+        whole, header = load_model(checkpoint, device, key)
         _refuse(whole, header, checkpoint)
         tests = open_tests(spec)
         model = deepcopy(whole)
         whole_spec = whole.spec.model_copy(update={"backbone_pretrained": False})
-        build = partial(build_recognizer, whole_spec, whole.num_classes, whole.max_label_length)
+        build = partial(header.open_task().build, whole_spec)
         layers = prune_model(model, settings, build)
 
         # 2. Both side by side: parameters, multiply-accumulates, speed.
@@ -77,7 +76,8 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
         # 3. And their accuracy, where the spec names test sets.
         if tests:
             for when, reader in (("before", TorchReader(whole, header)), ("after", TorchReader(model, pruned_header))):
-                report[when] |= scores_of(read_tests(reader, spec, tests, console), list(tests))
+                rows = read_tests(reader, spec, tests, console)
+                report[when] |= as_metrics(*score_rows(reader.task, rows, list(tests)))
         report["layers"] = [{"name": one.name, "before": one.before, "after": one.after} for one in layers]
         write_json_atomic(results.folder / "metrics.json", report)
         show(console, report, layers)
@@ -112,11 +112,11 @@ def _header(header: ModelHeader, settings: PruneSetting, checkpoint: Path, repor
 
 def _write(path: Path, model: TaskModel, header: ModelHeader, key: Key | None) -> None:
     if path.suffix == ".safetensors":
-        save_reader(path, model.state_dict(), header, key)
+        save_model(path, model.state_dict(), header, key)
         return
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     buffer = io.BytesIO()
-    torch.save({"reader": header.to_json(), "model": weights}, buffer)
+    torch.save({"header": header.to_json(), "model": weights}, buffer)
     write_bytes_atomic(path, sealed(buffer.getvalue(), key))
     write_model_card(path, header)
 
@@ -178,7 +178,7 @@ def compare(whole: TaskModel, pruned: TaskModel) -> dict[str, Any]:
     The speeds are those of the forward pass, without the copy of the images to the device and without decoding.
     """
     models = {"before": whole, "after": pruned}
-    figures: dict[str, Any] = {"device": in_words(next(whole.parameters()).device)}
+    figures: dict[str, Any] = {"device": device_name(next(whole.parameters()).device)}
     for when, model in models.items():
         figures[when] = {"parameters": count_parameters(model), "macs": count_macs(model), "images_per_second": {}}
     for batch in BATCHES:

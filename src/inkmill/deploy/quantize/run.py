@@ -18,7 +18,7 @@ from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.data.jobs.sample import SampleSet, read_resized
-from inkmill.data.types import Text
+from inkmill.data.types import Text, Texts
 from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
 from inkmill.deploy.quantize.layers import Layer, asked_for, find_layers, load_graph, measure_ranges
 from inkmill.deploy.quantize.search import RANKED_ON, Chosen, search
@@ -26,11 +26,10 @@ from inkmill.deploy.samples import calibration_samples, verification_sources
 from inkmill.errors import ConfigError, DataError
 from inkmill.files import atomic_path, write_json_atomic
 from inkmill.modelfile.model_card import with_speeds, write_model_card
-from inkmill.modelfile.onnx_writer import written
-from inkmill.runtime.onnx import OnnxReader
+from inkmill.runtime.onnx import OnnxReader, write_and_open
 from inkmill.runtime.reader import BaseReader
 from inkmill.runtime.speed import BATCHES, ROUNDS, images_per_second, medians
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.base import Prediction
 
 CHECKED = 2000
 """Images on which both readers are compared, spread evenly over the set: 1 of 2000 is 0.05 %."""
@@ -74,7 +73,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 model,
                 wanted,
                 ranges,
-                open_reader=lambda graph: written(graph, before.card, temporary, key),
+                open_reader=lambda graph: write_and_open(graph, before.header, temporary, key),
                 drop_of=lambda reader: drop(texts, read_all(reader, checked), truths),
                 images=np.stack(checked.images[:RANKED_ON]),
                 max_drop=spec.quantize.max_drop,
@@ -84,11 +83,11 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
             report = _report(spec, before, texts, found, layers, wanted, checked, truths)
             report["calibration"] = _named(calibration)
             header = _header(before, given, report)
-            after = written(found.model, header, temporary, key)
+            after = write_and_open(found.model, header, temporary, key)
             speeds = images_per_second([before, after], np.stack(checked.images[: max(BATCHES)]))
             report["before"]["images_per_second"], report["after"]["images_per_second"] = speeds
             header = with_speeds(header, before.runs_on, medians(speeds[1]))
-            written(found.model, header, temporary, key)
+            write_and_open(found.model, header, temporary, key)
             report["before"]["bytes"] = source.stat().st_size
             report["after"]["bytes"] = temporary.stat().st_size
         write_model_card(path, header)
@@ -100,7 +99,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
 
 def _fixed_reader(source: Path, key: Key | None, given: Path) -> OnnxReader:
     reader = OnnxReader(source, "cpu", encryption_key=key)
-    if reader.card.model.input_resize == "height":
+    if reader.header.model.input_resize == "height":
         raise ConfigError(f"{given}: its input width is free; quantize needs a reader with input_resize stretch or pad")
     return reader
 
@@ -116,7 +115,7 @@ def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list
     texts = [target.value for target in checked.targets if isinstance(target, Text)]
     if len(texts) != len(checked.images):
         raise DataError(f"{checked.origin}: its labels are not texts, and quantize compares readings with them")
-    return calibration, checked, Normaliser(reader.card.normalise).apply_all(texts)
+    return calibration, checked, reader.task.truths(Texts(texts))
 
 
 def _report(
@@ -154,7 +153,7 @@ def _named(samples: SampleSet) -> dict[str, Any]:
 
 def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
     return with_step(
-        before.card,
+        before.header,
         "quantize",
         given,
         setting=report["setting"],
@@ -167,7 +166,11 @@ def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
 
 def read_all(reader: BaseReader, samples: SampleSet) -> list[str]:
     """Return the texts of resized images of one width."""
-    return [text for batch in samples.batches(READ_AT_ONCE) for text in reader.texts(batch)[0]]
+    return [text for batch in samples.batches(READ_AT_ONCE) for text in _texts(reader.predict(batch))]
+
+
+def _texts(predictions: Sequence[Prediction]) -> list[str]:
+    return [prediction.as_dict()["text"] for prediction in predictions]
 
 
 def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:

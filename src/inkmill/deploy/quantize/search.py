@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.deploy.export.parity import best_classes
 from inkmill.deploy.quantize.layers import Layer, Ranges, quantised
 from inkmill.errors import InkmillError
 from inkmill.runtime.reader import BaseReader
@@ -95,8 +96,9 @@ def rank(
     model: Any, layers: Sequence[Layer], ranges: Ranges, open_reader: OpenReader, images: NDArray[np.uint8]
 ) -> list[Layer]:
     """Return the layers, first the one whose int8 alone moves the probabilities furthest."""
-    before = open_reader(model).classify(images)
-    moved = [_distance(before, open_reader(quantised(model, [layer], ranges)).classify(images)) for layer in layers]
+    before = best_classes(open_reader(model), images)
+    alone = (open_reader(quantised(model, [layer], ranges)) for layer in layers)
+    moved = [_distance(before, best_classes(reader, images)) for reader in alone]
     return [layers[place] for place in np.argsort(-np.asarray(moved), kind="stable")]
 
 

@@ -32,7 +32,7 @@ from inkmill.deploy.tensorrt.precision import (
 )
 from inkmill.errors import ConfigError, InkmillError
 from inkmill.files import atomic_path, write_bytes_atomic, write_json_atomic
-from inkmill.modelfile.onnx_writer import written
+from inkmill.runtime.onnx import write_and_open
 
 
 def build_engine(spec: Spec, *, console: Console | None = None, progress: Progress | None = None) -> Path:
@@ -81,7 +81,7 @@ def build_engine(spec: Spec, *, console: Console | None = None, progress: Progre
 
         # 5. It holds no header, so all that reading with it needs lies beside it.
         write_bytes_atomic(path, sealed(content, key))
-        write_companions(path, with_step(graph.reader.card, "engine", onnx_file, **facts))
+        write_companions(path, with_step(graph.reader.header, "engine", onnx_file, **facts))
         files = {"trt_engine": str(path), "onnx_file": str(given), "onnx_sha256": graph.sha256}
         figures = {"seconds": seconds, "bytes": len(content), "graph": compared}
         write_json_atomic(results.folder / "metrics.json", {**files, **facts, **figures})
@@ -112,7 +112,7 @@ def _graph_to_compile(
     copy = type(model)()
     copy.CopyFrom(model)  # the header goes into the copy: TensorRT is given a graph without metadata
     with atomic_path(results.folder / f"{wanted}.onnx") as temporary:
-        parity = compare(graph.reader, written(copy, graph.reader.card, temporary, key), samples)
+        parity = compare(graph.reader, write_and_open(copy, graph.reader.header, temporary, key), samples)
         say(
             f"{parity.equal:,} of {parity.crops:,} images are read alike in {wanted} ({samples.origin}), "
             f"probabilities within {parity.difference:.0e}; read by ONNX Runtime on the CPU, not by the engine"
@@ -141,7 +141,7 @@ def _samples(spec: Spec, graph: EngineGraph, wanted: Precision) -> SampleSet:
     has_folders = bool(spec.gen_trt_engine.tensorrt.calibration.cal_image_dir or own)
     if wanted == "int8" and has_folders and not verification_sources(spec)[1]:
         return engine_calibration(spec, graph.reader.resize)
-    return verification_samples(spec, graph.reader.card)
+    return verification_samples(spec, graph.reader.header)
 
 
 def _choose_gpu(number: int) -> str:

@@ -34,6 +34,8 @@ BEST = ("output_id", "output_prob")
 """The outputs with the best class of each step, int32 (B, S), and its probability, float32 (B, S)."""
 ALL = "probabilities"
 """The output with the probability of every class at every step, float32 (B, S, K)."""
+PADDLE_INPUT, PADDLE_OUTPUT = "x", "softmax"
+"""What PaddleOCR and RapidOCR call the images and the probabilities."""
 
 Readings = tuple[list[str], NDArray[np.float32]]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,6 @@ class RecognitionScores(Scores):
     diacritic_accuracy: float | None
     word_accuracy_no_diacritics: float
     by_length: dict[int, LengthScores]
-
-    titles: ClassVar[Mapping[str, str]] = {"word_accuracy": "word accuracy", "cer": "CER"}
 
     def headline(self) -> dict[str, float]:
         """Return word accuracy and CER; the CER of empty truths is 0 here."""

@@ -13,15 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
+from inkmill.config.spec import Spec
 from inkmill.data.types import Batch
-from inkmill.errors import ConfigError
+from inkmill.errors import CharsetError, ConfigError
 from inkmill.nn.backbones import build_backbone
 from inkmill.nn.necks.bilstm import bilstm_stack
 from inkmill.nn.rectifiers.tps import TPS
 from inkmill.nn.simulate import simulate_int8
-from inkmill.tasks.model import TaskModel, Tensors, to_device
+from inkmill.tasks.model import Adopted, TaskModel, Tensors, to_device
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.clova_names import in_our_names
 from inkmill.tasks.recognition.decoder import ALL, BEST
 from inkmill.tasks.recognition.heads import HEADS, Head, HeadSpec
+from inkmill.tasks.recognition.task import Recognition
+
+_TELLING = {"head.cell.weight_ih": "Attn", "head.queries": "Slots"}
+"""Tensors that tell the head of another program's file."""
 
 
 class Recognizer(TaskModel):
@@ -108,6 +115,29 @@ class Recognizer(TaskModel):
         """Return rectifier, backbone, sequence stage and head."""
         spec = self.spec
         return f"{'TPS + ' if spec.TPS else ''}{spec.backbone} + {spec.sequence} + {spec.prediction}"
+
+    def adopt(self, weights: dict[str, Tensor], spec: Spec, where: str) -> Adopted:
+        """See TaskModel: the names of CLOVA's deep-text-recognition-benchmark and TAO OCRNet are understood.
+
+        Raises:
+            CharsetError: train.pretrained_character_list has another number of characters than the file.
+        """
+        ours = in_our_names(weights)
+        head = next((head for name, head in _TELLING.items() if name in ours), "CTC")
+        if head != self.spec.prediction:
+            return Adopted(ours, None, f"the head of the file is {head}, here it is {self.spec.prediction}")
+        listed = spec.train.pretrained_character_list
+        if listed is None:
+            reason = "the file does not say which characters its rows are: give train.pretrained_character_list"
+            return Adopted(ours, None, reason)
+        charset = Charset.from_file(listed)
+        bias = ours.get("head.classes.bias")
+        if bias is not None and bias.numel() - self.head.specials != len(charset):
+            raise CharsetError(
+                f"train.pretrained_character_list lists {len(charset)} characters, but the head of {where} has "
+                f"{bias.numel() - self.head.specials}: give the list that it was trained with"
+            )
+        return Adopted(ours, Recognition(self.spec, charset, self.max_label_length), notes=charset.notes)
 
     def infeasible(self, steps: int, targets: Tensor, lengths: Tensor) -> Tensor:
         """Return bool (B,): targets that `steps` output steps cannot hold; with CTC they would teach nothing."""

@@ -18,7 +18,7 @@ from inkmill.errors import DataError, ModelFileError
 from inkmill.tasks.base import GraphProfile, Output, Outputs, Prediction, Say, Task, Truth
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
-from inkmill.tasks.recognition.decoder import ALL, Reading, TextDecoder, read_words
+from inkmill.tasks.recognition.decoder import ALL, PADDLE_INPUT, PADDLE_OUTPUT, Reading, TextDecoder, read_words
 from inkmill.tasks.recognition.metrics import RecognitionScores, score
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.tasks.recognition.rules import TextRules
@@ -56,13 +56,16 @@ class Recognition(Task):
 
     name = "recognition"
     noun = "text reader"
+    figures: ClassVar[Mapping[str, str]] = {"word_accuracy": "word accuracy", "cer": "CER"}
     # The first two are TAO OCRNet's, so nvOCDR and TAO Deploy take our files.
     outputs: ClassVar[Mapping[str, Output]] = {
         "output_id": Output("int32", ("steps",)),
         "output_prob": Output("float32", ("steps",)),
         ALL: Output("float32", ("steps", "classes"), optional=True),
     }
-    profiles: ClassVar[Mapping[str, GraphProfile]] = {"paddle": GraphProfile("x", {"softmax": ALL}, bgr=True)}
+    profiles: ClassVar[Mapping[str, GraphProfile]] = {
+        "paddle": GraphProfile(PADDLE_INPUT, {PADDLE_OUTPUT: ALL}, bgr=True)
+    }
     columns = ("truth", "text", "confidence", "distance")
     prediction_fields = ("text", "confidence")
 
@@ -125,6 +128,11 @@ class Recognition(Task):
         """The decoder's own classes in brackets, then the characters."""
         return self.codec.class_names
 
+    @property
+    def head(self) -> str:
+        """CTC, Attn or Slots."""
+        return self.codec.prediction
+
     def truths(self, targets: Sequence[Target]) -> list[str]:
         """Return the labels, normalised."""
         return self.normaliser.apply_all(_values(targets))
@@ -182,6 +190,10 @@ class Recognition(Task):
         """Return both texts and the confidence."""
         assert isinstance(prediction, Reading)
         return f"{truth!r}\nread as {prediction.text!r} ({prediction.confidence:.2f})"
+
+    def described(self) -> str:
+        """Return how many characters there are."""
+        return f"{len(self.charset)} characters"
 
     def card_rows(self) -> dict[str, str]:
         """Return the longest text and how many characters there are."""

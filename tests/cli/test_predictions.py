@@ -9,29 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from inkmill.cli.readings import write_readings
+from inkmill.cli.predictions import write_predictions
 from inkmill.errors import DataError
-from inkmill.runtime.reader import Reading
+from inkmill.tasks.recognition.decoder import Reading
 
+FIELDS = ("text", "confidence")
 READINGS = [Reading('a,"b', 0.98765, "x.png"), Reading("[red]đường[/red]", 1.0, "y.png"), Reading("", 0.0, "z.png")]
 
 
 def test_csv_survives_commas_quotes_and_diacritics(tmp_path: Path) -> None:
-    write_readings(READINGS, "csv", tmp_path / "out.csv")
+    write_predictions(READINGS, FIELDS, "csv", tmp_path / "out.csv")
     rows = list(csv.reader(io.StringIO((tmp_path / "out.csv").read_text(encoding="utf-8"))))
     assert rows[0] == ["file", "text", "confidence"]
     assert rows[1:] == [["x.png", 'a,"b', "0.9877"], ["y.png", "[red]đường[/red]", "1.0000"], ["z.png", "", "0.0000"]]
 
 
 def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
-    write_readings(READINGS, "jsonl", tmp_path / "out.jsonl")
+    write_predictions(READINGS, FIELDS, "jsonl", tmp_path / "out.jsonl")
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"] for line in lines] == [reading.text for reading in READINGS]
     assert json.loads(lines[0]) == {"file": "x.png", "text": 'a,"b', "confidence": 0.9877}
 
 
 def test_the_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    write_readings(READINGS, "table")
+    write_predictions(READINGS, FIELDS, "table")
     said = capsys.readouterr().out
     assert "[red]đường[/red]" in said
     assert "0.9877" in said
@@ -39,7 +40,7 @@ def test_the_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_table_in_a_file_cuts_nothing(tmp_path: Path) -> None:
     names = [f"{'a_long_name_' * 12}{number}.png" for number in range(2)]
-    write_readings([Reading("x" * 300, 0.5, name) for name in names], "table", tmp_path / "out.txt")
+    write_predictions([Reading("x" * 300, 0.5, name) for name in names], FIELDS, "table", tmp_path / "out.txt")
     lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
     assert [name for line in lines for name in names if name in line and "x" * 300 in line] == names
 
@@ -50,14 +51,14 @@ def test_a_reading_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
         raise DataError("the disk with the images has gone")
 
     with pytest.raises(DataError, match="has gone"):
-        write_readings(readings(), "csv", tmp_path / "out.csv")
+        write_predictions(readings(), FIELDS, "csv", tmp_path / "out.csv")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_a_file_name_that_is_not_valid_unicode_costs_no_reading(kind: str, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    write_readings([Reading("12", 1.0, name), *READINGS], kind, tmp_path / "out")
+    write_predictions([Reading("12", 1.0, name), *READINGS], FIELDS, kind, tmp_path / "out")
     lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(READINGS) + 1 + (kind == "csv")
     assert kind == "csv" or json.loads(lines[0])["file"] == name

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from inkmill.data.sources.open import find_images
 from inkmill.errors import DataError
-from inkmill.runtime.predict import find_images
 
 
 @pytest.fixture

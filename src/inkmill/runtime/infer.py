@@ -1,0 +1,86 @@
+"""`infer`: what image files show, with any model file; loaded ahead, read in batches, given back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from inkmill.config.load import require
+from inkmill.config.spec import Spec
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.sources.folder import FileSource
+from inkmill.data.sources.open import find_images
+from inkmill.errors import ConfigError
+from inkmill.runtime.reader import BaseReader, load_reader, with_key
+from inkmill.tasks.base import Prediction
+
+
+def infer(
+    spec: Spec,
+    images: Sequence[str] = (),
+    *,
+    problems: list[str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[tuple[str, ...], Iterator[Prediction]]:
+    """Read images.
+
+    Args:
+        spec: `inference.checkpoint` is needed; `inference.inference_dataset_dir` is read too.
+        images: files, folders (searched recursively), globs, and lists of them (`@list.txt`, one a line).
+        problems: gets one sentence for each image that could not be read; without it the first is raised.
+        say: gets one line, what reads and where.
+
+    Returns:
+        The fields of a prediction, and the predictions in order, read while they are taken.
+
+    Raises:
+        InkmillError: no model, or nothing to read.
+    """
+    settings = spec.inference
+    checkpoint = require(spec, "inference.checkpoint", "infer")
+    asked = [*images, *([settings.inference_dataset_dir] if settings.inference_dataset_dir else [])]
+    if not asked:
+        raise ConfigError("infer needs images: give files, folders or globs, or inference.inference_dataset_dir")
+    paths = find_images(asked)
+    reader = load_reader(checkpoint, encryption_key=spec.encryption_key)
+    reader.use(reader.task.decoder_of(settings))
+    say(f"{checkpoint}: {reader.described()}")
+    # A few files are read before processes start.
+    workers = settings.workers if len(paths) > 4 * settings.batch_size else 0
+    found = read_files(reader, paths, batch_size=settings.batch_size, workers=workers, problems=problems)
+    return reader.task.prediction_fields, found
+
+
+def read_files(
+    reader: BaseReader, paths: list[Path], *, batch_size: int = 64, workers: int = 0, problems: list[str] | None = None
+) -> Iterator[Prediction]:
+    """Yield the prediction for every image, in order.
+
+    Args:
+        reader: what reads.
+        paths: image files.
+        batch_size: images a batch; the predictions do not depend on it.
+        workers: loader processes.
+        problems: gets one sentence for each image that could not be read; without it the first is raised.
+
+    Raises:
+        DataError: an image cannot be read, and there is no `problems`.
+    """
+    bad: Literal["raise", "skip"] = "raise" if problems is None else "skip"
+    plan = LoadPlan(
+        FileSource(paths), reader.resize, batch_size=batch_size, shuffle=False, on_bad_sample=bad, max_bad=1.0
+    )
+    found: dict[int, Prediction] = {}
+    wanted = 0
+    with make_loader(plan, workers=workers) as loader:
+        for batch, predictions, *_ in reader.read_batches(loader):
+            for index, key, prediction in zip(batch.index.tolist(), batch.keys, predictions, strict=True):
+                found[index] = with_key(prediction, key)
+            while wanted in found:  # batches of one width each come out of order; what is in order goes out at once
+                yield found.pop(wanted)
+                wanted += 1
+        skipped = loader.stats.skipped
+    yield from (found[index] for index in sorted(found))
+    if problems is not None:
+        problems += [f"{key}: {reason}" for reason, keys in skipped.items() for key in keys]
