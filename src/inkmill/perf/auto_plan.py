@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from inkmill import __version__
 from inkmill.config.spec import Spec
 from inkmill.data.pipeline.cache import default_cache_dir
 from inkmill.data.sources import Source
 from inkmill.files import write_json_atomic
 from inkmill.machine import cores, cpu_model
 from inkmill.tasks.base import Say
+from inkmill.version import __version__
 
 PLANNED = ("loader", "workers", "cache", "augment_on", "decode_on")
 """The keys of `dataset` that a plan sets, where the user has not."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from inkmill.crypt import Key
 from inkmill.data.loaders import Loader
@@ -23,7 +24,6 @@ from inkmill.runtime.reader import BaseReader, Predicted, refuse_nan
 from inkmill.tasks.base import Decoder, Outputs, Task, Truth
 from inkmill.tasks.model import TaskModel, to_input
 from inkmill.timings import Timings
-from inkmill.training.host_copy import AsyncHostCopy
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
@@ -83,6 +83,25 @@ class TorchReader(BaseReader):
             return
         on_device = DeviceLoader(loader, self.device)
         yield from predict_batches(self.model, self.task, self.decoder, on_device, timings=timings)
+
+
+class AsyncHostCopy:
+    """Copies of tensors in the CPU's memory; taking them does not wait for what was queued on the GPU after them.
+
+    Args:
+        results: on one device.
+    """
+
+    def __init__(self, *results: Tensor) -> None:
+        self._results = [result.to("cpu", non_blocking=True) for result in results]
+        on_gpu = results[0].device.type == "cuda"
+        self._there = torch.cuda.current_stream(results[0].device).record_event() if on_gpu else None
+
+    def take(self) -> list[NDArray[Any]]:
+        """Return them as arrays."""
+        if self._there is not None:
+            self._there.synchronize()
+        return [result.numpy() for result in self._results]
 
 
 class _InFlight(NamedTuple):

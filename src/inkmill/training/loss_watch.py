@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from inkmill.errors import TrainingError
-from inkmill.training.host_copy import AsyncHostCopy
+from inkmill.runtime.torch_reader import AsyncHostCopy
 from inkmill.training.ranks import all_reduce_sum
 
 NAMED = 8
