@@ -1,14 +1,14 @@
 """Whether ONNX files read what torch reads, for every backbone x head x TPS: one table, made by one command.
 
-python benchmarks/export_parity.py CROPS... [--crops 10000] [--minutes 5] [--out parity] [--precision fp16] [--only VGG]
+    python benchmarks/export_parity.py CROPS... [--crops 10000] [--minutes 5] [--out parity] [--precision fp16]
 
 CROPS are data sets that `inkmill check` knows; each gives an equal part. Weights are fresh, from a fixed seed, with the
 scores centred on the crops and widened, so that different crops are read as different texts: agreement is a question of
 arithmetic, not of training. Readers with TPS have a fixed width, those without a free one (input_resize=height).
 
-A row that would take longer than --minutes reads fewer crops, and the table says how many. Each row is written as soon
-as it is there, to OUT.json and OUT.md; started again with the same OUT, the command makes what is missing, and makes
-anew the rows of fewer crops for which there is time now.
+It runs on a CPU, for at most --minutes a row: a row that would take longer reads fewer crops, and the table says how
+many. Each row is written at once, to OUT.json and OUT.md; run again with the same OUT, the command adds missing rows
+and repeats those of fewer crops for which there is time now.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/fuzz.py                     # 1,000 + 1,000, about three minutes on two cores
     python benchmarks/fuzz.py --files 60 --images 60 --seed 1
 
-Each case runs in a process of its own making, with 2 GiB of memory beyond what it starts with; a process that dies or
-thinks longer than 20 s is named, counted and replaced. Mutated files are also sealed anew, so that the parsers behind
-the checksums meet them too. Leaves with 1 if a case crashed, hung, took too much memory or ended in another error than
-inkmill's own.
+Cases run in a child process with 2 GiB of memory beyond what it starts with; a child that dies or takes longer than
+20 s is named, counted and replaced. Mutated files are also given valid checksums, so that the parsers behind these meet
+them too. The exit code is 1 if a case crashed, hung, took too much memory or raised an error that is not inkmill's.
+Linux only; no GPU.
 """
 
 from __future__ import annotations

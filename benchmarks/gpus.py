@@ -5,7 +5,7 @@
 Trains OCRNet (ResNet, 2 BiLSTM, CTC, 3x32x100, bf16, 1024 images a batch and GPU) on rendered JPEG word crops, streamed
 from an LMDB, with the strong augmentation on the GPUs. Each count of GPUs is a run of the command in a process of its
 own, with the machine's cores shared among its ranks. The figure is the median of the epochs after the first, `times
-one` its ratio to the first count.
+one` its ratio to the first count. It needs as many GPUs as the largest count, and takes four epochs for each count.
 """
 
 from __future__ import annotations

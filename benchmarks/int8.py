@@ -5,7 +5,8 @@
 DATA is a labelled set, each FILE a reader of it (.onnx or .safetensors) with one input size. Each row: words read
 wholly right, strings equal to those of the first file, how far probabilities are from the first file's (largest, mean),
 bytes, and images a second of `outputs` on resized pictures in batches of 1 and 32. For the speed all files take turns;
-the median of the rounds is given with the lowest and highest.
+the median of the rounds is given with the lowest and highest. It runs on any CPU and takes as long as reading --images
+with each file, and some seconds a file for the speed.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
 Each gets the same encoded files and is called as its own documentation says: RapidOCR with `use_det=False,
 use_cls=False` for one image and its recogniser with a list of them for many (pip install rapidocr-onnxruntime),
 Tesseract as a command with `--psm 8` (a single word), for many images by a list of files. What is not installed is left
-out with a word. Rounds of all contestants alternate; the table gives the median round, its range, and how many words
+out with a word. Rounds of all readers alternate; the table gives the median round, its range, and how many words
 were read wholly right, capitals told apart or not. The others know thousands of characters and any text; a reader
-trained on DATA's kind knows that kind, so the words say what was read, not who is better.
+trained on DATA's kind knows that kind, so the words say what was read, not who is better. It runs on any CPU; Tesseract
+starts a process for each image, which is most of the time that the command takes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 FUZZ = Path(__file__).parent.parent.parent / "benchmarks" / "fuzz.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited and measured by Linux' means")
 def test_damaged_models_and_images_end_in_a_sentence_or_a_reading(folder: Path) -> None:
     sample = ["--files", "65", "--images", "60", "--seed", "5", "--models", str(folder)]

@@ -176,6 +176,7 @@ def load_captchas(folder: Path, number: int) -> tuple[torch.Tensor, list[str]]:
     return torch.from_numpy(np.stack(images)).float()[:, None] / 127.5 - 1, [row[1] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prediction", ["CTC", "Slots"])
 def test_tiny_learns_eight_captchas_by_heart(build: Build, captchas: Path, prediction: str) -> None:
     images, texts = load_captchas(captchas, 8)
