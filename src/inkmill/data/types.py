@@ -39,9 +39,15 @@ class Polygons:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The class names of an image, any number of them."""
+    """The class names of an image, any number of them.
+
+    Attributes:
+        names: the classes that it shows; every other class is absent.
+        unknown: the classes of which nobody knows whether it shows them.
+    """
 
     names: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 Target = Text | Polygons | Labels

@@ -34,6 +34,12 @@ class TaskEntry:
 
 TASKS = {
     "recognition": TaskEntry("inkmill.tasks.recognition.task:Recognition"),
+    "classification": TaskEntry(
+        "inkmill.tasks.classification.task:Classification", "inkmill.tasks.classification.spec:ClassificationSection"
+    ),
+    "multilabel": TaskEntry(
+        "inkmill.tasks.classification.task:Multilabel", "inkmill.tasks.classification.spec:MultilabelSection"
+    ),
 }
 """All tasks by name: one line each."""
 

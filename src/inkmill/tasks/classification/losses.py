@@ -16,28 +16,27 @@ from torch import Tensor
 from torch.nn import functional
 
 LossName = Literal["auto", "ce", "bce", "focal", "asl"]
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]
 """From logits (B, C) and targets (B, C) to the batch's mean loss, a float32 scalar."""
 
 MAX_POSITIVE_WEIGHT = 20.0
 """Cap of negatives / positives in `bce`: a class with one positive in 10,000 would drown all others."""
 
 
-def make_loss(name: LossName, exclusive: bool, smoothing: float = 0.0, positive_weight: Tensor | None = None) -> Loss:
+def make_loss(name: LossName, exclusive: bool, smoothing: float = 0.0) -> Loss:
     """Return a loss by name.
 
     Args:
         name: "auto" is "ce" for exclusive classes and "asl" for others.
         exclusive: whether an image has exactly one class.
         smoothing: share of a label that "ce" spreads over all classes.
-        positive_weight: float (C,), what a positive of each class weighs in "bce"; see `positive_weights`.
     """
     if name == "auto":
         name = "ce" if exclusive else "asl"
     if name == "ce":
         return partial(cross_entropy, smoothing=smoothing)
     if name == "bce":
-        return partial(binary_cross_entropy, positive_weight=positive_weight)
+        return binary_cross_entropy
     return focal if name == "focal" else asymmetric
 
 
