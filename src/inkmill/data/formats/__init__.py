@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 # One line a format: the import registers it.
+from inkmill.data.formats import class_folders as class_folders
+from inkmill.data.formats import coco as coco
+from inkmill.data.formats import csv_classes as csv_classes
 from inkmill.data.formats import csv_table as csv_table
 from inkmill.data.formats import doctr as doctr
 from inkmill.data.formats import easyocr as easyocr
