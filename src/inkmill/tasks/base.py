@@ -347,6 +347,10 @@ class Task(ABC):
         """Return further sections of the model card: lines of Markdown by heading."""
         return {}
 
+    def tuned(self, scores: Scores) -> Task:
+        """Return the task as the file of a model with these validation scores is to have it, with thresholds say."""
+        return self
+
     # The torch half
 
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +266,8 @@ class TrainingLoop:
             "weights": weights,
         }
         if self.fabric.is_global_zero:
-            header = self.prepared.header(self.spec, progress.best, self._origin.history)
+            tuned = replace(self.prepared, task=self.task.tuned(chosen.scores))
+            header = tuned.header(self.spec, progress.best, self._origin.history)
             header = with_speeds(header, device_name(self.fabric.device), {"validation": images_per_s})
             state = self.average.weights if weights == "ema" and self.average is not None else self.model.state_dict()
             save_model(self.folder / "best_accuracy.safetensors", state, header, self._key)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ Probabilities = NDArray[np.floating[Any]]
 """float (N, C), 0..1."""
 
 UNKNOWN = -1
+
+FIGURES: Mapping[bool, Mapping[str, str]] = {
+    True: {"top1": "top-1", "map": "mAP", "f1_macro": "F1 (macro)"},
+    False: {"map": "mAP", "f1_micro": "F1 (micro)", "f1_macro": "F1 (macro)"},
+}
+"""What is shown after each epoch, the primary figure first, by whether classes are exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +89,9 @@ class ClassificationScores(Scores):
     confusion: tuple[tuple[int, ...], ...] | None
     per_class: tuple[ClassScores, ...]
 
-    titles: ClassVar[Mapping[str, str]] = {
-        "map": "mAP",
-        "top1": "top-1",
-        "f1_micro": "F1 (micro)",
-        "f1_macro": "F1 (macro)",
-    }
-
     def headline(self) -> dict[str, float]:
-        """Return top-1 first for exclusive classes, else mAP first; then the other figures that are defined."""
-        names = ("top1", "map", "f1_macro") if self.exclusive else ("map", "f1_micro", "f1_macro")
+        """Return the figures of `FIGURES`; one that the set does not define is 0 here."""
+        names = FIGURES[self.exclusive]
         return {name: getattr(self, name) or 0.0 for name in names}
 
     def rank(self) -> tuple[float, ...]:

@@ -18,8 +18,8 @@ from inkmill.data.types import Labels, Target, Text
 from inkmill.errors import ConfigError, DataError, ModelFileError
 from inkmill.files import explain
 from inkmill.registry import suggest
-from inkmill.tasks.base import Decoder, Output, Outputs, Prediction, Say, Task, Truth
-from inkmill.tasks.classification.metrics import UNKNOWN, ClassificationScores, score
+from inkmill.tasks.base import Decoder, Output, Outputs, Prediction, Say, Scores, Task, Truth
+from inkmill.tasks.classification.metrics import FIGURES, UNKNOWN, ClassificationScores, score
 from inkmill.tasks.classification.rules import ClassRules
 from inkmill.tasks.classification.spec import ClassificationSection, MultilabelSection, Pooling
 
@@ -252,12 +252,9 @@ class ClassificationTask(Task):
         classes = len(self.classes)
         labels = np.asarray(truths, np.int8).reshape(len(truths), classes)
         probabilities = np.asarray(rows, np.float32).reshape(len(rows), classes)
-        return score(labels, probabilities, self.classes, self.exclusive, self.tuned)
-
-    @property
-    def tuned(self) -> tuple[float, ...] | None:
-        """The thresholds of a model file, None while training, where each validation tunes its own."""
-        return self.thresholds if self.counts is None else None
+        # A file's thresholds are used as they are; while training each validation finds its own.
+        thresholds = self.thresholds if self.counts is None else None
+        return score(labels, probabilities, self.classes, self.exclusive, thresholds)
 
     def prediction_row(self, truth: Truth, prediction: Prediction) -> tuple[Any, ...]:
         """Return true and predicted class names, the confidence, and whether all known labels are right."""
@@ -297,6 +294,12 @@ class ClassificationTask(Task):
         ]
         return {"Classes": lines + ([f"- … and {more:,} more"] if more > 0 else [])}
 
+    def tuned(self, scores: Scores) -> Self:
+        """Return the task with the thresholds that gave each class its best F1 on the validation samples."""
+        assert isinstance(scores, ClassificationScores)
+        thresholds = [one.threshold for one in scores.per_class]
+        return type(self)(self.model, self.classes, thresholds, self.section, self.counts)
+
     def build(self, model: ModelSpec | None = None) -> Classifier:
         """See Task.build."""
         import torch
@@ -326,6 +329,7 @@ class Classification(ClassificationTask):
 
     name = "classification"
     noun = "classifier"
+    figures = FIGURES[True]
     exclusive = True
     section_class = ClassificationSection
 
@@ -335,6 +339,7 @@ class Multilabel(ClassificationTask):
 
     name = "multilabel"
     noun = "multi-label classifier"
+    figures = FIGURES[False]
     exclusive = False
     section_class = MultilabelSection
 
