@@ -40,9 +40,9 @@ from inkmill.bench.workload import strong_spec, write_crops
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.sources import LmdbSource, Source
+from inkmill.diagnose.harness import take_sample
 from inkmill.diagnose.run import diagnose
-from inkmill.diagnose.sample import take_sample
-from inkmill.diagnose.trial import changed, run_trial
+from inkmill.diagnose.validate_plan import changed, run_trial
 from inkmill.machine import machine_stamp, stamp_line
 
 FEW = 2
@@ -120,15 +120,15 @@ def plan_of(profile: Profile, spec: Spec, source: Source, seconds: float) -> dic
         "profile": profile.name,
         "verdict": found.verdict.sentence,
         "overrides": found.overrides,
-        "settings": asdict(found.plan.best.settings),
+        "settings": found.plan.best.settings.keys(),
         "now": found.now.mean,
         "predicted": found.plan.best.images_per_s,
         "measured": found.measured.mean,
         "seconds": found.seconds,
         "why": found.plan.why,
-        "facts": asdict(found.facts),
+        "costs": asdict(found.facts.costs),
         "notes": found.notes,
-        "phases": found.timings,
+        "phases": found.phases,
     }
 
 

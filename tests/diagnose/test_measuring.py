@@ -1,14 +1,14 @@
-"""The parts that measure, on real captchas: what they are fed with and what they leave out."""
+"""The parts that measure, on real captchas: sample, step, stages, stalls, trial, and the deadline of all of it."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,20 +17,22 @@ from injected import SlowDisk  # noqa: E402
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
-from inkmill.data.loaders import LoadPlan  # noqa: E402
-from inkmill.data.pipeline.resize import Resize  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.data.types import Batch  # noqa: E402
-from inkmill.diagnose.facts import Stages  # noqa: E402
-from inkmill.diagnose.fixed_batch import fixed_batch  # noqa: E402
-from inkmill.diagnose.look_around import measure_workers  # noqa: E402
-from inkmill.diagnose.rig import StepHarness, for_ever  # noqa: E402
+from inkmill.diagnose.harness import Sampled, StepHarness, enough_to_try, for_ever, take_sample  # noqa: E402
+from inkmill.diagnose.probe import (  # noqa: E402
+    Reading,
+    _bytes_from_storage,
+    costs_of,
+    measure_efficiency,
+    measure_reading,
+    measure_stages,
+)
 from inkmill.diagnose.run import diagnose  # noqa: E402
-from inkmill.diagnose.sample import Sampled, enough_to_try, take_sample  # noqa: E402
-from inkmill.diagnose.stages import measure_stages  # noqa: E402
-from inkmill.diagnose.trial import _warm_up, changed, open_warm, run_trial  # noqa: E402
-from inkmill.diagnose.windows import Rounds, exactly  # noqa: E402
+from inkmill.diagnose.validate_plan import _warm_up, changed, run_trial  # noqa: E402
 from inkmill.errors import DataError  # noqa: E402
+from inkmill.perf.stats import exactly  # noqa: E402
+from inkmill.training.loop import TrainingLoop  # noqa: E402
 
 
 @pytest.fixture
@@ -69,45 +71,20 @@ def test_a_set_of_any_size_is_sampled_at_once(spec_of: Callable[..., Spec], capt
     assert len(take_sample(spec_of(), huge, lambda line: None, 50).source) == 50
 
 
-@pytest.mark.parametrize(("apart", "turns", "states"), [(0.0, 1, {"absent"}), (9.0, 3, {"absent", "unclear"})])
-def test_what_noise_leaves_open_is_measured_again(
-    spec_of: Callable[..., Spec],
-    captchas: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    apart: float,
-    turns: int,
-    states: set[str],
-) -> None:
-    rig = StepHarness(spec_of(), sampled(spec_of(), captchas).prepared)
-
-    def measured(windows: Mapping[str, Callable[[], float]], rounds: Rounds) -> dict[str, list[float]]:
-        for window in (*windows.values(), *windows.values()):
-            window()
-        return {name: [100.0 - apart * (name == "cached"), 100.0 + apart * (name == "cached")] for name in windows}
-
-    monkeypatch.setattr("inkmill.diagnose.fixed_batch.in_rounds", measured)
-    monkeypatch.setattr("inkmill.diagnose.fixed_batch.waited_for_core", lambda: 0.0)
-    with open_warm(rig, 1.0) as loader:
-        found = fixed_batch(rig, loader, 0.1)
-    assert found.warm.count == 2 * turns
-    assert {stall.state for stall in found.stalls if stall.name != "fetch"} == states
-    assert found.stall("copy") is None, "there is no way to a GPU on a CPU"
-
-
-def test_the_rig_trains_and_cached_batches_are_the_real_ones(spec_of: Callable[..., Spec], captchas: Path) -> None:
+def test_the_step_trains_and_batches_in_memory_are_the_real_ones(spec_of: Callable[..., Spec], captchas: Path) -> None:
     found = sampled(spec_of("dataset.augmentation.preset=captcha"), captchas)
-    rig = StepHarness(spec_of("dataset.augmentation.preset=captcha"), found.prepared)
-    before = [parameter.clone() for parameter in rig.loop.model.parameters()]
-    with rig.open_real() as loader:
+    harness = StepHarness(spec_of("dataset.augmentation.preset=captcha"), found.prepared)
+    before = [parameter.clone() for parameter in harness.loop.model.parameters()]
+    with harness.open_real() as loader:
         real = next(iter(loader))
-    batch = next(rig.repeated())
+    batch = next(harness.repeated())
     assert torch.equal(batch.images, real.images)
     assert batch.texts == real.texts
-    rig.step(batch)
-    assert any(not torch.equal(old, new) for old, new in zip(before, rig.loop.model.parameters(), strict=True))
-    rounds = for_ever(rig.cached)
+    harness.step(batch)
+    assert any(not torch.equal(old, new) for old, new in zip(before, harness.loop.model.parameters(), strict=True))
+    rounds = for_ever(harness.memory)
     assert len({tuple(next(rounds).keys) for _ in range(20)}) == 8
-    rig.close()
+    harness.close()
 
 
 def test_a_trial_goes_on_with_the_step_of_another_rig(
@@ -115,9 +92,9 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
 ) -> None:
     spec = spec_of()
     found = sampled(spec, captchas)
-    rig = StepHarness(spec, found.prepared, batches=1)
-    loop = rig.loop
-    rig.close()
+    harness = StepHarness(spec, found.prepared, batches=1)
+    loop = harness.loop
+    harness.close()
     before = [parameter.clone() for parameter in loop.model.parameters()]
     monkeypatch.setattr("inkmill.tasks.recognition.task.Recognition.build", None)  # there is no other model
     augmented = changed(spec, {"dataset.cache": "ram", "dataset.augmentation": {"preset": "captcha"}})
@@ -125,66 +102,87 @@ def test_a_trial_goes_on_with_the_step_of_another_rig(
     assert any(not torch.equal(old, new) for old, new in zip(before, loop.model.parameters(), strict=True))
 
 
-def test_how_workers_slow_each_other_down_is_measured_warm(
-    spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    some = Subset(open_source(SourceSpec(path=str(captchas))), range(200))
-    disk = SlowDisk(some, 1e-4, tmp_path / "flags.npy")
-    read: list[float] = []
-
-    def measure(plan: LoadPlan, *given: object) -> tuple[float, float | None]:
-        source, rows = plan.source, np.arange(len(plan.source))
-        while source is not disk:
-            assert isinstance(source, Subset)
-            source, rows = source.source, source.indices[rows]
-        read.append(float(np.load(tmp_path / "flags.npy")[rows].mean()))
-        return 0.9, None
-
-    monkeypatch.setattr("inkmill.diagnose.run.measure_workers", measure)
-    monkeypatch.setattr("inkmill.diagnose.run._THOROUGH_S", 0)
-    # What the cold test drops is more than what it reads again, as with one file of very many samples.
-    monkeypatch.setattr("inkmill.diagnose.fixed_batch._Test._rows_of_a_window", lambda self: [0])
-    diagnose(spec_of("dataset.workers=1"), lambda line: None, source=disk, seconds=2)
-    assert read == [1.0]  # else waiting for the disk would count as being slowed down
-
-
-def test_what_workers_wait_for_the_disk_is_measured_as_they_read(
-    captchas: Path, tmp_path: Path, undisturbed: Callable[[Callable[[], bool]], bool]
-) -> None:
-    some = Subset(open_source(SourceSpec(path=str(captchas))), range(400))
-    disk = SlowDisk(some, 5e-3, tmp_path / "flags.npy")
-    plan = LoadPlan(disk, Resize(32, 96, 1), batch_size=64)
-    stages = Stages(read=1e-4, decode=3e-4, resize=1e-4, wait=1e-3)  # as if one read at a time waited less
-
-    def measured() -> bool:
-        efficiency, wait = measure_workers(plan, stages, 0.5, cold=True)
-        return 0.1 <= efficiency <= 1 and wait is not None and 0.004 < wait < 0.008
-
-    assert undisturbed(measured)
-    assert measure_workers(plan, stages, 0.1, cold=False)[1] is None
-
-
-def test_every_stage_has_its_time_and_bad_files_are_counted(spec_of: Callable[..., Spec], some: Path) -> None:
+def test_every_stage_has_its_time_and_bad_files_do_not_stop_it(spec_of: Callable[..., Spec], some: Path) -> None:
     some_source = open_source(SourceSpec(path=str(some)))
     for file in sorted((some / "images").iterdir())[:3]:
         file.write_bytes(b"no image")
     spec = spec_of("dataset.augmentation.preset=captcha", "model.input_channel=3")
-    rig = StepHarness(spec, take_sample(spec, some_source, lambda line: None).prepared)
-    found = measure_stages(rig, 0.2)
-    assert set(found.times) == {"read", "decode", "resize", "draw", "augment", "kept", "collate"}
-    assert all(time.mean >= 0 for time in found.times.values())
-    assert found.bad == 3
-    stages = found.as_stages(wait=0.5)
-    assert stages.wait == 0.5
-    assert stages.augment_gpu is None
-    rig.close()
+    harness = StepHarness(spec, take_sample(spec, some_source, lambda line: None).prepared)
+    found = measure_stages(harness.plan, on_gpu=False, seconds=0.2)
+    assert set(found) == {"read", "decode", "resize", "cache", "augment", "other"}
+    assert all(time.mean >= 0 for time in found.values())
+    assert found["decode"].mean > found["cache"].mean
+    costs = costs_of(found, Reading(1000.0, 1e-5, disk_wait_s=0.5))
+    assert (costs.disk_wait, costs.augment_gpu, costs.decode) == (0.5, None, found["decode"].mean)
+    harness.close()
 
 
 def test_inputs_of_free_width_have_stages_too(spec_of: Callable[..., Spec], captchas: Path) -> None:
     spec = spec_of("model.input_resize=height", "model.input_width=256", "dataset.augmentation.preset=captcha")
-    rig = StepHarness(spec, sampled(spec, captchas).prepared)
-    assert "augment" in measure_stages(rig, 0.1).times
-    rig.close()
+    harness = StepHarness(spec, sampled(spec, captchas).prepared)
+    assert "augment" in measure_stages(harness.plan, on_gpu=False, seconds=0.1)
+    harness.close()
+
+
+def test_how_workers_slow_each_other_down_is_a_share(spec_of: Callable[..., Spec], captchas: Path) -> None:
+    harness = StepHarness(spec_of(), sampled(spec_of(), captchas).prepared)
+    costs = costs_of(measure_stages(harness.plan, False, 0.2), Reading(1000.0, 1e-5))
+    assert 0.1 <= measure_efficiency(harness.plan, "cpu", costs, 0.3) <= 1
+    harness.close()
+
+
+def test_a_slow_disk_is_waited_for_and_takes_no_core(
+    captchas: Path, tmp_path: Path, undisturbed: Callable[[Callable[[], bool]], bool]
+) -> None:
+    some = Subset(open_source(SourceSpec(path=str(captchas))), range(600))
+
+    def seen() -> bool:
+        found = measure_reading(SlowDisk(some, 0.005, tmp_path / "flags.npy"), 0.8)
+        assert found.cold_s is not None
+        assert not found.notes
+        return 0.004 < found.disk_wait_s < 0.009 and found.disk_cpu_s < 0.001 and found.warm_s < 0.003
+
+    assert undisturbed(seen)
+
+
+class BusyDisk(SlowDisk):
+    """First reads take the core, as the system's own work of fetching does."""
+
+    def image(self, index: int) -> bytes:
+        data = self.source.image(index)
+        if not self._cached()[index]:
+            self._cached()[index] = 1
+            until = time.thread_time() + self.latency_s
+            while time.thread_time() < until:
+                pass
+        return data
+
+
+def test_what_a_cold_read_takes_of_the_core_is_no_waiting(captchas: Path, tmp_path: Path) -> None:
+    some = Subset(open_source(SourceSpec(path=str(captchas))), range(600))
+    found = measure_reading(BusyDisk(some, 0.003, tmp_path / "busy.npy"), 0.4)
+    assert 0.0025 < found.disk_cpu_s < 0.0035
+
+
+def test_samples_in_no_file_have_no_cold_figures(captchas: Path) -> None:
+    class Elsewhere(Subset):
+        def files(self, index: object) -> list[Path]:
+            return []
+
+    found = measure_reading(Elsewhere(open_source(SourceSpec(path=str(captchas))), range(50)), 0.1)
+    assert found.cold_s is None
+    assert "in no file" in found.notes[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="drops files from Linux's page cache")
+def test_reading_that_stays_in_memory_is_not_called_cold(captchas: Path) -> None:
+    """Files in memory (tmpfs), or mapped by another program, stay there; the disk's own counter says so."""
+    some = Subset(open_source(SourceSpec(path=str(captchas))), range(100))
+    before = _bytes_from_storage()
+    found = measure_reading(some, 0.2)
+    read = _bytes_from_storage() - before
+    assert (found.cold_s is None) == (read < 0.5 * found.image_bytes)
+    assert bool(found.notes) == (found.cold_s is None)
 
 
 def test_a_changed_spec_keeps_all_else(spec_of: Callable[..., Spec]) -> None:
@@ -209,7 +207,7 @@ def some(captchas: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_plan_that_does_not_hold_is_not_kept_for_the_auto_loader(
+def test_a_plan_that_does_not_hold_is_not_saved_for_the_auto_loader(
     spec_of: Callable[..., Spec], captchas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
@@ -245,11 +243,11 @@ def test_a_cold_trial_takes_more_of_the_data_where_its_sample_has_too_few_batche
     greedy = spec_of("dataset.workers=16", "dataset.batch_size=64")
     everything = enough_to_try(some, greedy)
     assert enough_to_try(everything, greedy) is everything, "there is no more to take"
-    assert run_trial(spec, some, 0.2, 0.1, cold=True, tell=told.append).mean > 0
+    assert run_trial(spec, some, 0.2, 0.1, cold=True, say=told.append).mean > 0
     assert not told
 
 
-def test_what_was_made_ahead_while_the_first_step_compiled_is_used_up_before_the_clock_runs() -> None:
+def test_what_was_prefetched_while_the_first_step_compiled_does_not_count() -> None:
     class Compiling:
         steps = 0
 
@@ -260,18 +258,62 @@ def test_what_was_made_ahead_while_the_first_step_compiled_is_used_up_before_the
         def settle(self) -> None:
             pass
 
-    rig: Any = Compiling()
-    _warm_up(rig, itertools.repeat(cast(Batch, None)), 12, seconds=0.2)
-    assert rig.steps == 3 + 12
+    harness: Any = Compiling()
+    _warm_up(harness, itertools.repeat(cast(Batch, None)), 12, seconds=0.2)
+    assert harness.steps == 3 + 12
 
 
-def test_a_sample_of_too_few_batches_for_a_cold_trial_is_told(
+def test_a_sample_of_too_few_batches_for_a_cold_trial_is_noted(
     spec_of: Callable[..., Spec], captchas: Path, tmp_path: Path
 ) -> None:
     disk = SlowDisk(Subset(open_source(SourceSpec(path=str(captchas))), range(32)), 1e-3, tmp_path / "flags.npy")
     spec, told = spec_of("dataset.workers=2", "dataset.batch_size=16"), list[str]()
     some = take_sample(spec, disk, lambda line: None)
-    assert run_trial(spec, some, 0.2, 0.1, cold=True, tell=told.append).mean > 0
+    assert run_trial(spec, some, 0.2, 0.1, cold=True, say=told.append).mean > 0
     assert told == [
-        "the trial read from memory, not from the disk: the sample has 2 batches of 16, and 2 are made at a time"
+        "the trial read from memory, not from the disk: the sample has 2 batches of 16, and 2 are assembled at a time"
     ]
+
+
+SLOW_STEP_S = 0.5
+
+
+def slow_forward(model: torch.nn.Module, given: object) -> None:
+    """Take half a second of the core."""
+    until = time.perf_counter() + SLOW_STEP_S
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models whose step takes half a second, whatever the batch."""
+    before = TrainingLoop.__init__
+
+    def slowed(loop: TrainingLoop, *given: Any, **named: Any) -> None:
+        before(loop, *given, **named)
+        loop.model.register_forward_pre_hook(slow_forward)
+
+    monkeypatch.setattr(TrainingLoop, "__init__", slowed)
+
+
+@pytest.mark.parametrize(("workers", "budget"), [(0, 10.0), (2, 10.0)])
+def test_the_time_limit_holds_for_slow_steps(
+    spec_of: Callable[..., Spec], captchas: Path, slow_steps: None, workers: int, budget: float
+) -> None:
+    whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
+    spec = spec_of(f"dataset.workers={workers}", "dataset.batch_size=32", "train.num_epochs=9")
+    found = diagnose(spec, lambda line: None, source=whole, seconds=budget)
+    assert found.seconds < budget + 2 * SLOW_STEP_S, found.phases
+    assert found.verdict.name == "compute", found.verdict.sentence
+    assert {stall.state for stall in found.test.stalls if stall.name != "launch"} == {"absent"}
+
+
+def test_a_budget_below_the_floor_still_answers_and_names_what_it_left_out(
+    spec_of: Callable[..., Spec], captchas: Path, slow_steps: None
+) -> None:
+    whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
+    found = diagnose(spec_of("dataset.batch_size=32"), lambda line: None, source=whole, seconds=1)
+    assert found.test.warm.count == 2, "two rounds are the floor"
+    assert found.seconds < 24 * SLOW_STEP_S
+    assert found.notes

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.load import load_spec  # noqa: E402
 from inkmill.data.sources import open_source  # noqa: E402
-from inkmill.diagnose.rig import StepHarness  # noqa: E402
-from inkmill.diagnose.sample import take_sample  # noqa: E402
+from inkmill.diagnose.harness import StepHarness, take_sample  # noqa: E402
 from inkmill.training import loop as training_loop  # noqa: E402
 
 

@@ -28,7 +28,9 @@ def diagnose(
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Also write it as one HTML page with charts.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="About how long it takes; shorter is less certain.")] = 105.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Budget of the whole diagnosis; what it leaves no time for is named.")
+    ] = 105.0,
 ) -> None:
     """Find out why training is slow: the limit, the one change to make, and the proof that it helps.
 
@@ -36,10 +38,9 @@ def diagnose(
     finds best is also what dataset.loader=auto takes from then on.
     """
     began = monotonic()  # loading torch takes a tenth of the time
-    from inkmill.diagnose.page import write_page
+    from inkmill.diagnose.harness import open_whole
+    from inkmill.diagnose.report import show, write_page
     from inkmill.diagnose.run import diagnose as run
-    from inkmill.diagnose.sample import open_whole
-    from inkmill.diagnose.show import show
     from inkmill.files import write_json_atomic
 
     paths, overrides = split(given)
@@ -62,7 +63,7 @@ def diagnose(
 
 
 def _apply(spec: Spec, found: Diagnosis, path: str, console: Console) -> None:
-    """Write the spec as it was given with the keys of the plan changed; comments are not kept."""
+    """Write the spec as it was given with the keys of the plan changed; comments are lost."""
     from inkmill.config.yaml_file import dump_yaml
     from inkmill.files import write_text_atomic
 
@@ -76,11 +77,8 @@ def _apply(spec: Spec, found: Diagnosis, path: str, console: Console) -> None:
 
 
 def _remember(spec: Spec, found: Diagnosis, whole: Any, console: Console) -> None:
-    """Keep the plan for `loader=auto`: the best settings that leave the step as the spec has it."""
-    from dataclasses import asdict
+    """Save the plan for `loader=auto`: the best settings that leave the step as the spec has it."""
+    from inkmill.perf.plan import remember
 
-    from inkmill.perf.auto_plan import remember
-
-    plan = found.auto
-    path = remember(spec, whole, found.device, asdict(plan.best.settings), plan.why)
+    path = remember(spec, whole, found.device, found.auto.best.settings, found.auto.why)
     console.print(f"dataset.loader=auto takes this plan from now on ({path})", markup=False, highlight=False)

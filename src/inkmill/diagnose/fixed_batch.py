@@ -1,16 +1,20 @@
-"""The fixed-batch test: the same step on four kinds of batches, and the stalls as their differences.
+"""The fixed-batch test: the same step on several kinds of batches, and the stalls that they tell.
 
-    repeated   one batch, on the device already: the speed of the step itself
-    cached     real batches from host memory: adds the copy to the device
-    warm       the real loader, its files in the page cache: adds making batches
+    repeated   one batch, on the device already (GPU only)
+    memory     real batches from host memory: adds the copy to the device
+    warm       the real loader, its files in the page cache: adds assembling batches
     cold       the real loader, its files read from the disk: adds fetching
+    queued     the repeated step, launched behind a kernel that keeps the GPU busy (GPU only)
 
-On a GPU a fifth kind, `queued`, is the repeated step issued behind a kernel that keeps the GPU busy: its kernels run
-back to back, so what the repeated step takes longer is the host not issuing them fast enough (`launch`). On a CPU
-`launch` is the time that the training thread was ready to run and had no core; it is taken out of the other figures,
-or a busy machine would pass for a slow model. There is no `copy` on a CPU.
+On a GPU stalls are differences: its steps vary by less than a hundredth. The kernels of `queued` run back to back, so
+what `repeated` takes longer is the host not launching them fast enough (`launch`).
 
-Where noise leaves open whether any stall is real, all is measured as long again, twice at most and for 20 s in all.
+On a CPU a step varies by a tenth, which would hide any stall of a slow model. So there the time is taken that training
+stood waiting for the loader, which is what the watch beside a running training takes too; only where the loader's
+processes slow the step down beyond doubt does that count as well. `launch` is the time that the training thread was
+ready to run and had no core; it is taken out of the other figures, or a busy machine would pass for a slow model.
+
+Where noise leaves open whether any stall is real, all is measured again, as long as the deadline allows.
 """
 
 from __future__ import annotations
@@ -19,49 +23,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean
-from time import perf_counter
-from typing import Literal
+from time import perf_counter, process_time
 
 import numpy as np
 
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
-from inkmill.diagnose.cold import drop, read_all
-from inkmill.diagnose.quiet import wait_until_idle
-from inkmill.diagnose.rig import StepHarness, for_ever
-from inkmill.diagnose.windows import Interval, Rounds, difference, exactly, in_rounds, interval
+from inkmill.diagnose.harness import StepHarness, for_ever
+from inkmill.diagnose.probe import drop, read_all
+from inkmill.diagnose.timing import Deadline, Rounds, measure_in_rounds, wait_until_idle
 from inkmill.machine import waited_for_core
+from inkmill.perf.rules import STALL_SHARE
+from inkmill.perf.stats import Interval, Stall, StallName, difference, exactly, interval, stall_of
 
-StallName = Literal["launch", "copy", "prepare", "fetch"]
-
-BAR = 0.02
-"""A stall is real when its whole interval lies above this share of the step."""
-CLEAR = 0.10
-"""A stall that is not real is absent when its whole interval lies below this share; in between nothing can be told."""
-
-_PARTS_OF_BUDGET = 40  # windows that fit the time for measuring
-_SHORTEST_S, _LONGEST_S = 0.04, 0.6
-_FEWEST_STEPS = 3
-_TURNS = 3  # of measuring: a busy machine's noise shrinks with the windows, and most machines need one turn
-_LONGEST_TEST_S = 20.0
+_SHARE, _LONGEST_S, _UNTIL = 0.45, 9.0, 0.6  # of the budget for one turn; seconds; of the budget for all turns
+_PARTS_OF_TURN = 40  # windows that fit one turn
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.04, 0.6
+_STEPS = 3  # in a window and to warm up, as far as steps are quick
+_TURNS = 3  # a busy machine's noise shrinks with the windows, and most machines need one turn
 _EPOCH = 1000  # whose first batches every window takes: each reads the same samples
-
-
-@dataclass(frozen=True)
-class Stall:
-    """What one cause adds to a step.
-
-    Attributes:
-        name: launch, copy, prepare or fetch.
-        seconds: a step.
-        share: of the real step, fetching from the disk left out.
-        state: real, absent, or unclear.
-    """
-
-    name: StallName
-    seconds: Interval
-    share: float
-    state: Literal["real", "absent", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -71,38 +51,32 @@ class FixedBatch:
     Attributes:
         batch_size: images a step.
         step: the model's own step, without any stall.
-        repeated, cached, warm, cold: as measured; cold is None where files could not be dropped.
-        stalls: in the order of their making.
-        issue_s: seconds of the host to issue a step to a GPU; 0 on a CPU.
+        memory, warm, cold: as measured; cold is None where files could not be dropped from the page cache.
+        stalls: in the order of a batch's way.
+        host_s: CPU seconds of the training process: to launch a step on a GPU, or to do it on a CPU.
         notes: what a reader of the figures must know.
     """
 
     batch_size: int
     step: Interval
-    repeated: Interval
-    cached: Interval
+    memory: Interval
     warm: Interval
     cold: Interval | None
     stalls: tuple[Stall, ...]
-    issue_s: float = 0.0
+    host_s: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
-    def images_per_s(self) -> float:
-        """Speed of training, warm."""
-        return self.batch_size / self.warm.mean
+    def throughput(self) -> Interval:
+        """Images a second, warm."""
+        return self._throughput(self.warm)
 
     @property
-    def speed(self) -> Interval:
-        """The same with its interval."""
-        return self._speed(self.warm)
+    def cold_throughput(self) -> Interval:
+        """Images a second of training that reads from the disk; warm, where that was not measured."""
+        return self._throughput(self.cold or self.warm)
 
-    @property
-    def cold_speed(self) -> Interval:
-        """Speed of training that reads from the disk; warm, where that was not measured."""
-        return self._speed(self.cold or self.warm)
-
-    def _speed(self, step: Interval) -> Interval:
+    def _throughput(self, step: Interval) -> Interval:
         size = self.batch_size
         high = size / step.low if step.low > 0 else inf
         return Interval(size / step.mean, max(0.0, size / step.high), high, step.count)
@@ -112,177 +86,203 @@ class FixedBatch:
         return next((stall for stall in self.stalls if stall.name == name), None)
 
 
-def fixed_batch(rig: StepHarness, loader: DeviceLoader, seconds: float) -> FixedBatch:
-    """Run the test.
-
-    Args:
-        rig: the step.
-        loader: the real loader, warm: at least one batch was taken from it.
-        seconds: time for the windows; warming up comes on top.
-    """
-    return _Test(rig, loader, seconds).run()
-
-
-@dataclass
-class _Feed:
-    """Windows of one kind, with what else was seen in each: waiting for a core and for data, seconds a step."""
-
-    take: Callable[[], tuple[float, float, float]]
-    delayed: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-
-    def window(self) -> float:
-        step, delayed, waited = self.take()
-        self.delayed.append(delayed)
-        self.waited.append(waited)
-        return step
-
-
-class _Test:
-    def __init__(self, rig: StepHarness, loader: DeviceLoader, seconds: float) -> None:
-        self.rig, self.loader, self.seconds = rig, loader, seconds
-        self.on_gpu = rig.device.type == "cuda"
-        self.window_s = min(max(seconds / _PARTS_OF_BUDGET, _SHORTEST_S), _LONGEST_S)
-        self.makers = rig.spec.dataset.workers
-        self.batch = next(rig.repeated())
-        self.notes: list[str] = []
-        self.issue_s = 0.0
-
-    def run(self) -> FixedBatch:
-        self.steps = self._calibrate()
-        self.rows = self._rows_of_a_window()
-        cached = for_ever(self.rig.cached)
-        feeds = {
-            "repeated": _Feed(lambda: self._window(iter(lambda: self.batch, None), self.steps)),
-            "cached": _Feed(lambda: self._window(cached, self.steps)),
-            "warm": _Feed(self._warm),
-        }
-        if not self.on_gpu and waited_for_core() is None:
-            self.notes.append("this system does not tell how long a thread waits for a core: launch was not measured")
-        if self._can_be_cold():
-            feeds["cold"] = _Feed(self._cold)
-        if self.on_gpu:
-            feeds["queued"] = _Feed(self._queued)
-        windows = {name: feed.window for name, feed in feeds.items()}
-        times: dict[str, list[float]] = {name: [] for name in windows}
-        began = perf_counter()
-        for turn in range(1, _TURNS + 1):
-            for name, values in in_rounds(windows, Rounds(self.seconds)).items():
-                times[name] += values
-            found = self._result(times, feeds)
-            if not undecided(found) or (perf_counter() - began) * (turn + 1) / turn > _LONGEST_TEST_S:
-                break
-        return replace(found, notes=tuple(self.notes))
-
-    def _calibrate(self) -> int:
-        for _ in range(3):  # the first step of a shape allocates, chooses kernels, perhaps compiles
-            self.rig.step(self.batch)
-        if self.on_gpu:
-            self.issue_s = self.rig.clock.issue_s(lambda: self.rig.step(self.batch))
-        took, _, _ = self._window(iter(lambda: self.batch, None), _FEWEST_STEPS)
-        return max(_FEWEST_STEPS, round(self.window_s / took))
-
-    def _window(self, batches: Iterator[Batch], steps: int) -> tuple[float, float, float]:
-        """Return seconds, seconds without a core, and seconds without data, all a step; at least one step is done."""
-        rig, stats = self.rig, self.loader.stats
-        rig.settle()
-        core, waited, began, done = waited_for_core() or 0.0, stats.waited_s, perf_counter(), 0
-        while done < steps and (not done or perf_counter() - began < 4 * self.window_s):
-            rig.step(next(batches))
-            done += 1
-        rig.settle()
-        took = perf_counter() - began
-        return took / done, ((waited_for_core() or 0.0) - core) / done, (stats.waited_s - waited) / done
-
-    def _warm(self) -> tuple[float, float, float]:
-        """Start the epoch anew: what was made ahead during other windows must not count as made in this one."""
-        self.loader.set_epoch(_EPOCH + 1)  # another one, or it would go on where it stands
-        self.loader.set_epoch(_EPOCH)
-        batches = for_ever(self.loader)
-        until = perf_counter() + 2 * self.window_s
-        for _ in range(self.makers + 1):  # the first ones come together, one from each worker
-            self.rig.step(next(batches))
-            if perf_counter() > until:
-                break
-        found = self._window(batches, max(self.steps, 2 * self.makers))
-        wait_until_idle()
-        return found
-
-    def _cold(self) -> tuple[float, float, float]:
-        self.loader.release()  # workers have the files mapped, and may be reading ahead
-        drop(self.loader.plan.source, self.rows)
-        found = self._warm()
-        read_all(self.loader.plan.source, self.rows)
-        return found
-
-    def _rows_of_a_window(self) -> list[int]:
-        """Return the samples that a window may read, those made ahead included."""
-        order = self.loader.plan.order()
-        batches = min(len(order), max(self.steps, 2 * self.makers) + 8 * (self.makers + 1))
-        found: list[int] = np.concatenate([order.samples(_EPOCH, number) for number in range(batches)]).tolist()
-        return found
-
-    def _can_be_cold(self) -> bool:
-        """Try it once; cached pictures are read from no file."""
-        if self.rig.spec.dataset.cache != "none":
-            self.notes.append("pictures are kept, so files are read in the first epoch only: no cold figures")
-            return False
-        self.loader.release()
-        dropped = drop(self.loader.plan.source, self.rows)
-        read_all(self.loader.plan.source, self.rows)
-        if not dropped.cold:
-            self.notes.append(f"no cold figures: {dropped.why_not}")
-        return dropped.cold
-
-    def _queued(self) -> tuple[float, float, float]:
-        times = [self.rig.clock.gpu_s(lambda: self.rig.step(self.batch), self.issue_s) for _ in range(_FEWEST_STEPS)]
-        return fmean(times), 0.0, 0.0
-
-    def _result(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> FixedBatch:
-        clean = times if self.on_gpu else self._without_delays(times, feeds)
-        total = fmean(times["warm"])
-        loading = difference(clean["warm"], clean["cached"])
-        waits = fmean(feeds["warm"].waited)
-        # Where data were there in time and the step still took longer, the loader's processes took the host's cores.
-        crowded = self.on_gpu and waits < loading.mean / 2
-        if self.on_gpu:
-            step = interval(times["queued"])
-            launch = difference(times["repeated"], times["queued"])
-        else:
-            step, launch = interval(clean["repeated"]), interval(feeds["repeated"].delayed)
-        if crowded:
-            launch, loading = launch + loading, exactly(0.0)
-        found = {"launch": launch, "copy": difference(clean["cached"], clean["repeated"]), "prepare": loading}
-        if not self.on_gpu:
-            del found["copy"]
-        if "cold" in times:
-            found["fetch"] = difference(times["cold"], times["warm"])
-        if not self.on_gpu and waited_for_core() is None:
-            del found["launch"]
-        stalls = tuple(Stall(name, time, time.mean / total, _state(time, total)) for name, time in found.items())  # type: ignore[arg-type]
-        means = {name: interval(values) for name, values in times.items()}
-        kinds = means["repeated"], means["cached"], means["warm"], means.get("cold")
-        return FixedBatch(self.rig.spec.dataset.batch_size, step, *kinds, stalls, self.issue_s)
-
-    def _without_delays(self, times: dict[str, list[float]], feeds: dict[str, _Feed]) -> dict[str, list[float]]:
-        """Take out waiting for a core; where workers run beside the step, no more of it than the step alone had."""
-        alone = feeds["repeated"].delayed
-        clean = {}
-        for name, values in times.items():
-            delays = feeds[name].delayed
-            if self.makers and name in ("warm", "cold"):
-                delays = [min(pair) for pair in zip(delays, alone, strict=True)]
-            clean[name] = [value - delay for value, delay in zip(values, delays, strict=True)]
-        return clean
-
-
 def undecided(test: FixedBatch) -> bool:
     """Return whether no stall is real and one that loading causes may be."""
     states = {stall.name: stall.state for stall in test.stalls}
     return "real" not in states.values() and "unclear" in (states | {"launch": "absent"}).values()
 
 
-def _state(time: Interval, total: float) -> Literal["real", "absent", "unclear"]:
-    if time.low > BAR * total:
-        return "real"
-    return "absent" if time.high < CLEAR * total else "unclear"
+def fixed_batch(harness: StepHarness, loader: DeviceLoader, deadline: Deadline) -> FixedBatch:
+    """Run the test.
+
+    Args:
+        harness: the step.
+        loader: the real loader, warm: at least one batch was taken from it.
+        deadline: of the diagnosis; two rounds are measured whatever it says.
+    """
+    return _Test(harness, loader, deadline).run()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Seconds a step: on the clock, without a core, waiting for data, and of the process's CPU."""
+
+    seconds: float
+    delayed: float = 0.0
+    waited: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass
+class _Kind:
+    """One kind of batches: how a window of it is measured, and all windows so far."""
+
+    take: Callable[[], _Window]
+    windows: list[_Window] = field(default_factory=list)
+
+    def window(self) -> float:
+        self.windows.append(self.take())
+        return self.windows[-1].seconds
+
+    def seconds(self) -> list[float]:
+        return [window.seconds for window in self.windows]
+
+    def running(self) -> list[float]:
+        """Seconds without those in which there was no core."""
+        return [window.seconds - window.delayed for window in self.windows]
+
+    def waiting(self, inline: bool) -> list[float]:
+        """Seconds waiting for data; where the thread itself assembles batches, its share without a core left out."""
+        return [
+            window.waited * (1 - min(1.0, window.delayed / window.seconds) if inline else 1.0)
+            for window in self.windows
+        ]
+
+
+class _Test:
+    def __init__(self, harness: StepHarness, loader: DeviceLoader, deadline: Deadline) -> None:
+        self.harness, self.loader, self.deadline = harness, loader, deadline
+        self.on_gpu = harness.device.type == "cuda"
+        self.seconds = deadline.part(_SHARE, _LONGEST_S)
+        self.window_s = min(max(self.seconds / _PARTS_OF_TURN, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
+        self.workers = harness.spec.dataset.workers
+        self.batch = next(harness.repeated())
+        self.notes: list[str] = []
+        self.launch_s = 0.0
+
+    def run(self) -> FixedBatch:
+        # 1. How many steps make a window, and which samples they read.
+        self.steps = self._calibrate()
+        self.rows = self._rows_of_a_window()
+        # 2. The kinds of batches, the one that others are compared with first.
+        memory = for_ever(self.harness.memory)
+        kinds: dict[str, _Kind] = {}
+        if self.on_gpu:
+            kinds["repeated"] = _Kind(lambda: self._window(iter(lambda: self.batch, None), self.steps))
+        kinds["memory"] = _Kind(lambda: self._window(memory, self.steps))
+        kinds["warm"] = _Kind(self._warm)
+        if self._can_be_cold():
+            kinds["cold"] = _Kind(self._cold)
+        if self.on_gpu:
+            kinds["queued"] = _Kind(self._queued)
+        elif waited_for_core() is None:
+            self.notes.append("this system does not tell how long a thread waits for a core: launch was not measured")
+        # 3. Rounds of windows, and more of them where noise leaves the answer open.
+        began = perf_counter()
+        for turn in range(1, _TURNS + 1):
+            measure_in_rounds({name: kind.window for name, kind in kinds.items()}, Rounds(self.seconds))
+            found = self._result(kinds)
+            if not undecided(found):
+                break
+            if self.deadline.left(_UNTIL) < (perf_counter() - began) / turn:
+                self.notes.append("a stall is unclear, and there was no time to measure it again (see --seconds)")
+                break
+        return replace(found, notes=tuple(self.notes))
+
+    def _calibrate(self) -> int:
+        """Warm up, and return how many steps fill a window."""
+        until = perf_counter() + 2 * self.window_s
+        for _ in range(_STEPS):  # the first step of a shape allocates, chooses kernels, perhaps compiles
+            self.harness.step(self.batch)
+            self.harness.settle()
+            if perf_counter() > until:
+                break
+        if self.on_gpu:
+            self.launch_s = self.harness.clock.launch_s(lambda: self.harness.step(self.batch))
+        took = self._window(iter(lambda: self.batch, None), _STEPS).seconds
+        return max(_STEPS, round(self.window_s / took))
+
+    def _window(self, batches: Iterator[Batch], steps: int) -> _Window:
+        """Do some steps, fewer where they are slow, but at least one."""
+        harness, stats = self.harness, self.loader.stats
+        harness.settle()
+        core, waited, cpu = waited_for_core() or 0.0, stats.waited_s, process_time()
+        began, done = perf_counter(), 0
+        while done < steps and (not done or perf_counter() - began < 4 * self.window_s):
+            harness.step(next(batches))
+            done += 1
+        harness.settle()
+        took = perf_counter() - began
+        delayed, cpu = (waited_for_core() or 0.0) - core, process_time() - cpu
+        return _Window(took / done, delayed / done, (stats.waited_s - waited) / done, cpu / done)
+
+    def _warm(self) -> _Window:
+        """Start the epoch again: what was prefetched during other windows must not count as assembled in this one."""
+        self.loader.set_epoch(_EPOCH + 1)  # another one, or it would resume where it stands
+        self.loader.set_epoch(_EPOCH)
+        batches = for_ever(self.loader)
+        until = perf_counter() + 2 * self.window_s
+        for _ in range(self.workers + 1):  # the first ones come together, one from each worker
+            self.harness.step(next(batches))
+            if perf_counter() > until:
+                break
+        found = self._window(batches, max(self.steps, 2 * self.workers))
+        wait_until_idle()
+        return found
+
+    def _cold(self) -> _Window:
+        self.loader.release()  # workers have the files mapped, and may be reading ahead
+        drop(self.loader.plan.source, self.rows)
+        found = self._warm()
+        read_all(self.loader.plan.source, self.rows)
+        return found
+
+    def _queued(self) -> _Window:
+        times = [self.harness.clock.gpu_s(lambda: self.harness.step(self.batch), self.launch_s) for _ in range(_STEPS)]
+        return _Window(fmean(times))
+
+    def _rows_of_a_window(self) -> list[int]:
+        """Return the samples that a window may read, those prefetched included."""
+        order = self.loader.plan.order()
+        batches = min(len(order), max(self.steps, 2 * self.workers) + 8 * (self.workers + 1))
+        found: list[int] = np.concatenate([order.samples(_EPOCH, number) for number in range(batches)]).tolist()
+        return found
+
+    def _can_be_cold(self) -> bool:
+        """Return whether files can be dropped from the page cache; cached images are read from no file."""
+        if self.harness.spec.dataset.cache != "none":
+            self.notes.append("images are cached, so files are read in the first epoch only: no cold figures")
+            return False
+        self.loader.release()
+        cold = drop(self.loader.plan.source, self.rows)
+        read_all(self.loader.plan.source, self.rows)
+        return cold
+
+    def _result(self, kinds: dict[str, _Kind]) -> FixedBatch:
+        """Return the stalls that the windows so far tell."""
+        total = fmean(kinds["warm"].seconds())
+        step, seconds, host_s = self._on_gpu(kinds) if self.on_gpu else self._on_cpu(kinds)
+        stalls = tuple(stall_of(name, time, total) for name, time in seconds.items())
+        means = {name: interval(kind.seconds()) for name, kind in kinds.items()}
+        size = self.harness.spec.dataset.batch_size
+        return FixedBatch(size, step, means["memory"], means["warm"], means.get("cold"), stalls, host_s)
+
+    def _on_gpu(self, kinds: dict[str, _Kind]) -> tuple[Interval, dict[StallName, Interval], float]:
+        repeated, memory, warm = (kinds[name].seconds() for name in ("repeated", "memory", "warm"))
+        launch, loading = difference(repeated, kinds["queued"].seconds()), difference(warm, memory)
+        # Where data were there in time and the step still took longer, the loader's processes took the host's cores.
+        if fmean(window.waited for window in kinds["warm"].windows) < loading.mean / 2:
+            launch, loading = launch + loading, exactly(0.0)
+        found: dict[StallName, Interval] = {"launch": launch, "copy": difference(memory, repeated), "prepare": loading}
+        if "cold" in kinds:
+            found["fetch"] = difference(kinds["cold"].seconds(), warm)
+        return interval(kinds["queued"].seconds()), found, self.launch_s
+
+    def _on_cpu(self, kinds: dict[str, _Kind]) -> tuple[Interval, dict[StallName, Interval], float]:
+        memory, warm, inline = kinds["memory"], kinds["warm"], self.workers == 0
+        waits = warm.waiting(inline)
+        prepare = interval(waits)
+        if not inline:  # do the workers slow the step down? Only what is beyond doubt counts.
+            busy = [seconds - wait for seconds, wait in zip(warm.seconds(), waits, strict=True)]
+            crowding = difference(busy, memory.seconds())
+            if crowding.low > STALL_SHARE * fmean(warm.seconds()):
+                prepare = prepare + crowding
+        found: dict[StallName, Interval] = {"prepare": prepare}
+        if waited_for_core() is not None:
+            # Beside workers only the step alone tells: what they delay it is theirs. Else every window does.
+            windows = [window for kind in kinds.values() if inline or kind is memory for window in kind.windows]
+            total = fmean(warm.seconds())
+            found = {"launch": interval([total * window.delayed / window.seconds for window in windows]), **found}
+        if "cold" in kinds:
+            found["fetch"] = difference(kinds["cold"].waiting(inline), waits)
+        return interval(memory.running()), found, fmean(window.cpu for window in memory.windows)

@@ -1,36 +1,39 @@
-"""`diagnose`: measure, name the limit, make the plan, prove it."""
+"""`diagnose`: measure, name the limit, make the plan, try it; all of it before one deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter
 from typing import Any
 
 import torch
 
-from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
+from inkmill.data.loaders import loader_for
 from inkmill.data.sources import Source
-from inkmill.diagnose.cold import read_all
-from inkmill.diagnose.explore import Exploration, Explored
-from inkmill.diagnose.facts import Facts, Settings
+from inkmill.diagnose.explore import Exploration, Explored, settings_of, users_step
 from inkmill.diagnose.fixed_batch import FixedBatch, fixed_batch
-from inkmill.diagnose.look_around import measure_workers, room
-from inkmill.diagnose.plan import Plan, words_of
-from inkmill.diagnose.prove import Proved, prove, unproved
-from inkmill.diagnose.quiet import own_core_seconds
-from inkmill.diagnose.rig import StepHarness
-from inkmill.diagnose.sample import Sampled, affordable, enough_to_try, open_whole, take_sample
-from inkmill.diagnose.stages import StageTimes, measure_stages
-from inkmill.diagnose.steps import settings_of, users_step
-from inkmill.diagnose.storage import Storage, measure_storage
-from inkmill.diagnose.trial import changed, open_warm, run_trial
+from inkmill.diagnose.harness import MOST_SAMPLES, Sampled, StepHarness, enough_to_try, open_whole, take_sample
+from inkmill.diagnose.probe import (
+    Reading,
+    Times,
+    costs_of,
+    measure_efficiency,
+    measure_reading,
+    measure_stages,
+    read_all,
+    seconds_an_image,
+)
+from inkmill.diagnose.timing import Deadline, own_core_seconds
+from inkmill.diagnose.validate_plan import Validated, changed, open_warm, run_trial, unchanged, validate_plan
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
-from inkmill.diagnose.windows import Interval
 from inkmill.machine import busy_core_seconds, cores, machine_stamp, memory_left
+from inkmill.perf.plan import TuningPlan, words_of
+from inkmill.perf.predict import Facts, ImageCost, Settings, Variant, look_up
+from inkmill.perf.rules import EFFICIENCY, PAGE_CACHE_ROOM
+from inkmill.perf.stats import Interval
 from inkmill.training.loop import TrainingLoop
 
 Say = Callable[[str], None]
@@ -38,12 +41,10 @@ Say = Callable[[str], None]
 SECONDS = 105.0
 """All of it, starting up included; what began in time may end some seconds later."""
 
-_PASS = 0.04  # of the time, for one pass over the sample by the user's workers
+_PASS = 0.04  # of the budget, for one pass over the sample by the user's workers
 _THOROUGH_S = 30.0  # with less time, what needs processes of its own is assumed instead of measured
-_EXPLORE_UNTIL = 0.92  # of the time: what is left, and a little more, is for trying the plan
-_TRIALS_UNTIL = 0.85  # of the time: a second trial begins no later
-_USUAL_EFFICIENCY = 0.85
-_OF_RAM = 0.6  # a set up to this share of the free memory stays in the page cache
+_EFFICIENCY_S = 5.0  # of starting processes and measuring them
+_CACHED_GIB = 1e-6  # at least, of the sample's cache
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class Diagnosis:
 
     Attributes:
         verdict: the answer.
-        test, stages, storage: what was measured.
+        test, times, reading: what was measured.
         facts, plan: what the plan rests on, and the plan.
         auto: the best settings that leave the step as it is: what `dataset.loader=auto` takes.
         measured: images a second of the trial; of the settings as they are where no plan was tried or held.
-        now: of the settings as they are, as the plan was tried: read from the disk, where each epoch of the set is.
+        tried: whether `measured` is that of a trial.
+        now: images a second of the settings as they are, as the plan was tried: read from the disk, where each epoch
+            of the set is.
         others_cores: how many cores other programs used meanwhile; None: unknown.
         device: what was trained on.
         machine: its stamp.
@@ -67,29 +70,29 @@ class Diagnosis:
 
     verdict: Verdict
     test: FixedBatch
-    stages: StageTimes
-    storage: Storage
+    times: Times
+    reading: Reading
     facts: Facts
-    plan: Plan
-    auto: Plan
+    plan: TuningPlan
+    auto: TuningPlan
     measured: Interval
+    tried: bool
     now: Interval
     others_cores: float | None
     device: torch.device
     machine: dict[str, Any]
     seconds: float
     notes: tuple[str, ...]
-    timings: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def overrides(self) -> dict[str, Any]:
         """The keys of the spec that the plan changes."""
-        return self.plan.best.settings.overrides(self.plan.current.settings)
+        return self.plan.overrides
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        storage = asdict(self.storage) | {"gain": self.storage.gain}
-        windows = {name: _plain(getattr(self.test, name)) for name in ("step", "repeated", "cached", "warm", "cold")}
+        windows = {name: _plain(getattr(self.test, name)) for name in ("step", "memory", "warm", "cold")}
         return {
             "verdict": {"name": self.verdict.name, "sentence": self.verdict.sentence, "change": self.verdict.change},
             "stalls": {
@@ -97,16 +100,17 @@ class Diagnosis:
                 for stall in self.test.stalls
             },
             "seconds_a_step": windows | {"batch_size": self.test.batch_size},
-            "stages": {name: _plain(time) for name, time in self.stages.times.items()},
-            "storage": storage,
-            "plan": {"settings": asdict(self.plan.best.settings), "change": self.overrides, "why": self.plan.why}
-            | {"limit": self.plan.best.limit, "gain": self.plan.gain, "now": asdict(self.plan.current.settings)},
+            "stages": {name: _plain(time) for name, time in self.times.items()},
+            "storage": asdict(self.reading),
+            "plan": {"settings": self.plan.best.settings.keys(), "change": self.overrides, "why": self.plan.why}
+            | {"limit": self.plan.best.limit, "gain": self.plan.gain, "now": self.plan.current.settings.keys()},
             "predicted_images_per_s": self.plan.best.images_per_s,
             "measured_images_per_s": self.measured.mean,
+            "plan_was_tried": self.tried,
             "measured_now_images_per_s": self.now.mean,
             "machine": self.machine | {"cores_used_by_others": self.others_cores},
             "seconds": self.seconds,
-            "phases": self.timings,
+            "phases": self.phases,
             "notes": list(self.notes),
         }
 
@@ -120,101 +124,101 @@ def diagnose(
         spec: the resolved spec.
         say: prints one line.
         source: all training samples, where they are not those that the spec names.
-        seconds: how long it may take, about.
+        seconds: the budget of the whole diagnosis. A floor is measured whatever it is: each stage over four batches,
+            two rounds of the fixed-batch test. What there was no time for is among the notes.
         began: `time.monotonic` when that time began; now, where None.
 
     Raises:
-        InkmillError: no data, a device that is not there, settings that cannot be.
+        InkmillError: no data, a device that is not there, settings that are not possible.
     """
-    return _Run(spec, say, seconds, monotonic() if began is None else began).run(
-        open_whole(spec, say) if source is None else source
-    )
+    deadline = Deadline(seconds, monotonic() if began is None else began)
+    whole = open_whole(spec, say) if source is None else source
+    return _Run(spec, say, deadline).run(whole)
 
 
 class _Run:
-    def __init__(self, spec: Spec, say: Say, seconds: float, began: float) -> None:
+    def __init__(self, spec: Spec, say: Say, deadline: Deadline) -> None:
         self.given = self.spec = spec
-        self.say, self.seconds = say, seconds
-        self.began = began
+        self.say, self.deadline = say, deadline
         self.machine = machine_stamp()
         self.notes: list[str] = []
-        self.timings: dict[str, float] = {}
+        self.phases: dict[str, float] = {}
         self.compiled: TrainingLoop | None = None
-        self.folder = results_folder(spec, "diagnose")
 
     def run(self, whole: Source) -> Diagnosis:
-        seconds = self.seconds
         self._mark("start")
-        with TemporaryDirectory(prefix="inkmill-diagnose-") as cached:
-            self.cached = cached
-            sampled = take_sample(self.spec, whole, self.say)
-            storage = measure_storage(sampled.source, self.folder, min(3.0, 0.1 * seconds))
-            sampled = affordable(sampled, self.spec, storage, _PASS * seconds)
-            read_all(sampled.source, range(len(sampled.source)))
-            self._mark("data")
-            self.spec = self._with_scaled_keep(self.spec, sampled, self.spec.dataset.cache_gib * 2**30)
-            rig = StepHarness(self.spec, sampled.prepared)
-            self.say(f"{rig.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
+        with TemporaryDirectory(prefix="inkmill-diagnose-") as self.cache_dir:
+            # 1. A sample of the data that can be read a few times over.
+            sampled, reading = self._sample(whole)
+            harness = StepHarness(self.spec, sampled.prepared)
+            self.say(f"{harness.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:
-                stages = measure_stages(rig, min(3.0, 0.08 * seconds))
+                # 2. What an image costs, and what a step waits for.
+                on_gpu = harness.device.type == "cuda"
+                times = measure_stages(harness.plan, on_gpu, self.deadline.part(0.08, 3.0))
                 self._mark("stages")
-                test, others = self._test(rig)
+                test, others = self._test(harness)
                 self._mark("fixed batch")
-                facts, current = self._facts(rig, sampled, stages, test, storage)
-                facts = replace(facts, free_cores=max(0.5, facts.cores - (others or 0.0)))
+                # 3. What the plan rests on.
+                costs = costs_of(times, reading)
+                facts, current = self._facts(harness, sampled, costs, test, others, reading.image_bytes)
             finally:
-                rig.close()
-            self._mark("loaders alone")
-            found = self._explore(rig, sampled, current, facts)
-            facts, stages, self.compiled = found.facts, stages | found.times, found.compiled
-            other_steps_ran = found.tried_steps
+                harness.close()
+            self._mark("workers")
+            # 4. Other ways to train, and the plan, tried.
+            found = self._explore(harness, sampled, current, facts)
+            facts, times, self.compiled = found.facts, times | found.times, found.compiled
+            tried_steps = found.tried_steps
             self.notes += found.notes
-            self._mark("other ways")
             del found  # which holds the compiled step too
-            proved, now = self._prove(sampled, current, facts, test)
-            self.notes += proved.notes
+            self._mark("other ways")
+            validated, now = self._validate(sampled, current, facts, test)
             self._mark("trial")
-        evidence = Evidence(
-            test,
-            stages,
-            storage,
-            proved.plan,
-            self.spec.train.num_epochs,
-            facts.page_cached,
-            facts.on_gpu,
-            other_steps_ran,
-            others,
-            self._convert_command(),
-        )
-        everything = (*self.notes, *test.notes, *storage.notes)
-        took = monotonic() - self.began
+        # 5. The verdict.
+        evidence = Evidence(test, times, facts, validated.plan, tried_steps, others)
+        notes = (*self.notes, *validated.notes, *test.notes, *reading.notes, *self.deadline.left_out)
         return Diagnosis(
             judge(evidence),
             test,
-            stages,
-            storage,
+            times,
+            reading,
             facts,
-            proved.plan,
-            proved.auto,
-            proved.measured,
+            validated.plan,
+            validated.auto,
+            validated.measured,
+            validated.tried,
             now,
             others,
-            rig.device,
+            harness.device,
             self.machine,
-            took,
-            everything,
-            self.timings,
+            self.deadline.passed,
+            tuple(dict.fromkeys(notes)),
+            self.phases,
         )
 
     def _mark(self, phase: str) -> None:
         """Note how long a phase took that ends now."""
-        self.timings[phase] = monotonic() - self.began - sum(self.timings.values())
+        self.phases[phase] = self.deadline.passed - sum(self.phases.values())
 
-    def _test(self, rig: StepHarness) -> tuple[FixedBatch, float | None]:
+    def _sample(self, whole: Source) -> tuple[Sampled, Reading]:
+        """Take samples, measure how they are read, and leave so many that a pass over them is short."""
+        sampled = take_sample(self.spec, whole, self.say)
+        reading = measure_reading(sampled.source, self.deadline.part(0.1, 3.0))
+        pass_s = _PASS * self.deadline.seconds
+        workers = max(1, min(self.spec.dataset.workers, cores()))
+        each = seconds_an_image(sampled.source, pass_s) / workers
+        each = max(each, reading.cold_s or 0.0)
+        sampled = sampled.cut(min(MOST_SAMPLES, max(2 * self.spec.dataset.batch_size, int(pass_s / each))))
+        read_all(sampled.source, range(len(sampled.source)))
+        self.spec = self._with_scaled_cache(self.spec, sampled, self.spec.dataset.cache_gib * 2**30)
+        self._mark("data")
+        return sampled, reading
+
+    def _test(self, harness: StepHarness) -> tuple[FixedBatch, float | None]:
         """Run the fixed-batch test; also return how many cores other programs used meanwhile."""
-        with open_warm(rig, 3 * _PASS * self.seconds) as loader:
+        with open_warm(harness, self.deadline.part(3 * _PASS, 3 * _PASS * self.deadline.seconds)) as loader:
             began, busy, own = perf_counter(), busy_core_seconds(), own_core_seconds()
-            test = fixed_batch(rig, loader, min(9.0, 0.45 * self.seconds))
+            test = fixed_batch(harness, loader, self.deadline)
             took, busy_after = perf_counter() - began, busy_core_seconds()
             own = own_core_seconds() - own
             self.notes += loader.stats.notes
@@ -223,107 +227,96 @@ class _Run:
         return test, max(0.0, (busy_after - busy - own) / took)
 
     def _facts(
-        self, rig: StepHarness, sampled: Sampled, times: StageTimes, test: FixedBatch, storage: Storage
+        self,
+        harness: StepHarness,
+        sampled: Sampled,
+        costs: ImageCost,
+        test: FixedBatch,
+        others: float | None,
+        image_bytes: float,
     ) -> tuple[Facts, Settings]:
-        plan, resize = rig.plan, rig.plan.resize
-        stages = times.as_stages(storage.wait_s, storage.fetch_s)
-        if (
-            rig.device.type == "cuda"
-            and stages.augment_gpu is None
-            and plan.pipeline is None
-            and resize.mode != "height"
-        ):
-            stages = replace(stages, augment_gpu=0.0 if plan.numbers is None else None)
-        current = settings_of(self.spec, rig)
-        step = users_step(rig, test, current, stages)
-        efficiency = _USUAL_EFFICIENCY
-        page_cached = len(sampled.whole) * times.image_bytes < _OF_RAM * (memory_left() or 0)
-        if self.seconds >= _THOROUGH_S:
-            read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
-            cold = storage.cold_s is not None and not page_cached
-            efficiency, wait = measure_workers(plan, stages, 1.5, cold, rig.augment_on)
-            if wait is not None:
-                stages = replace(stages, wait=wait)
-            elif cold:
-                self.notes.append(
-                    "how long several workers wait for the disk was not measured; one read's wait is assumed"
-                )
-            if cold:
-                read_all(sampled.source, range(len(sampled.source)))
-        elif cores() > 1:
+        """Return what the plan rests on, and the settings as they are."""
+        plan, current = harness.plan, settings_of(self.given, harness)
+        found = look_up(plan, self.given.dataset, harness.device)
+        # 1. The sample is a part: the sizes are those of the whole set.
+        found["cache_bytes"] = round(found["cache_bytes"] / found["samples"] * len(sampled.whole))
+        found["samples"] = len(sampled.whole)
+        page_cached = len(sampled.whole) * image_bytes < PAGE_CACHE_ROOM * (memory_left() or 0)
+        # 2. Where the GPU augments nothing, that costs it nothing.
+        if found["gpu_can_augment"] and plan.numbers is None:
+            costs = replace(costs, augment_gpu=0.0)
+        # 3. How worker processes slow each other down: in processes of their own, where there is time.
+        efficiency = EFFICIENCY
+        if cores() > 1 and self.deadline.seconds < _THOROUGH_S:
             self.notes.append(f"how workers slow each other down was not measured; {efficiency:.0%} is assumed")
-        width = resize.width if plan.bucket_widths is None else float(plan.bucket_widths.mean())
-        places = room(self.given.dataset, rig.device)
-        if resize.mode == "height":
-            places.pop("gpu", None)
+        elif cores() > 1 and self.deadline.allows("measuring how workers slow each other down", _EFFICIENCY_S, 0.7):
+            read_all(sampled.source, range(len(sampled.source)))  # the cold test dropped what it did not read again
+            efficiency = measure_efficiency(plan, harness.augment_on, costs, 1.5)
+        step = users_step(harness, test, current, costs)
+        rates: dict[Variant, float] = {}
+        if current.cache == "none" and not loader_for(current.loader).processes:
+            rates[current.loader, current.options] = test.throughput.mean  # at least that
+        free = max(0.5, cores() - (others or 0.0))
         facts = Facts(
-            stages,
+            costs,
             (step,),
-            on_gpu=rig.device.type == "cuda",
-            cores=cores(),
-            samples=len(sampled.whole),
             epochs=self.spec.train.num_epochs,
-            picture_bytes=round(resize.height * width * resize.channels),
-            ram_left=places["ram"],
-            disk_left=places["disk"],
-            gpu_left=places.get("gpu", 0),
             efficiency=efficiency,
-            dali={current.decode_on: test.images_per_s} if current.loader == "dali" else {},  # at least that
-            pipeline=plan.pipeline is not None,
+            rates=rates,
+            free_cores=free,
             page_cached=page_cached,
+            **found,
         )
         return facts, current
 
-    def _explore(self, rig: StepHarness, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
+    def _explore(self, harness: StepHarness, sampled: Sampled, current: Settings, facts: Facts) -> Explored:
         if not facts.on_gpu:
-            return Explored(facts, StageTimes({}, 0.0))
-        if self.seconds < _THOROUGH_S:
+            return Explored(facts, {})
+        if self.deadline.seconds < _THOROUGH_S:
             note = f"other ways to do the step, to augment and to load were not tried: that takes {_THOROUGH_S:.0f} s"
-            return Explored(facts, StageTimes({}, 0.0), notes=(f"{note} or more (--seconds)",))
+            return Explored(facts, {}, notes=(f"{note} or more (--seconds)",))
         self.say("trying other ways to train")
-        until = self.began + _EXPLORE_UNTIL * self.seconds
-        return Exploration(self.spec, sampled, rig.plan, rig.device, current, facts, until).run()
+        return Exploration(self.spec, sampled, harness.plan, harness.device, current, facts, self.deadline).run()
 
-    def _prove(self, sampled: Sampled, current: Settings, facts: Facts, test: FixedBatch) -> tuple[Proved, Interval]:
-        """Make the plan and prove it; also return the speed as it is, measured as the plan's: cold, where it counts."""
+    def _validate(
+        self, sampled: Sampled, current: Settings, facts: Facts, test: FixedBatch
+    ) -> tuple[Validated, Interval]:
+        """Make the plan and try it; also return the throughput as it is: read from the disk where the plan's is."""
         cold = not facts.page_cached and test.cold is not None
-        now = test.cold_speed if cold else test.speed
+        now = test.cold_throughput if cold else test.throughput
         if not facts.on_gpu and saturated(test):
             notes = ["nothing was tried, for on a machine that others fill it would prove nothing"]
-            return unproved(current, facts, now, "others fill this machine", notes), now
+            return unchanged(current, facts, now, "others fill this machine", notes), now
 
-        def trial(plan: Plan) -> Interval:
+        def trial(plan: TuningPlan) -> Interval | None:
             nonlocal sampled
+            step_s = test.warm.mean * plan.best.settings.batch_size / test.batch_size
+            if not self.deadline.allows("trying the plan", 4 * step_s):  # two steps to warm up, and two windows
+                return None
             settings = plan.best.settings
-            spec = changed(self.spec, overrides := settings.overrides(current))
-            room_left = {"ram": facts.ram_left, "disk": facts.disk_left}.get(settings.cache, 0)
+            spec = changed(self.spec, plan.overrides)
+            room = min(facts.room.get(settings.cache, 0), settings.cache_gib * 2**30)
             if cold and settings.cache == "none":
-                sampled = enough_to_try(sampled, spec)  # for later trials too
-            spec = self._with_scaled_keep(spec, sampled, room_left)
-            if overrides:
-                self.say(f"trying the plan: {words_of(overrides)}")
+                sampled = enough_to_try(sampled, spec)
+            spec = self._with_scaled_cache(spec, sampled, room)
+            self.say(f"trying the plan: {words_of(plan.overrides)}")
             if not settings.compile:
                 self.compiled = None  # gives the GPU's memory back
-            seconds, warm_s = min(8.0, 0.1 * self.seconds), 3 * _PASS * self.seconds
+            seconds, warm_s = self.deadline.part(0.1, 8.0), 3 * _PASS * self.deadline.seconds
             return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled, self.notes.append)
 
-        more_until = self.began + _TRIALS_UNTIL * self.seconds
-        return prove(current, facts, now, trial, lambda: monotonic() < more_until), now
+        return validate_plan(current, facts, now, trial), now
 
-    def _with_scaled_keep(self, spec: Spec, sampled: Sampled, room_left: float) -> Spec:
-        """Return the spec with room for that share of the sample's pictures of which the whole set's would be kept."""
+    def _with_scaled_cache(self, spec: Spec, sampled: Sampled, room: float) -> Spec:
+        """Return the spec with room for that share of the sample's images of which the whole set's would be cached."""
         spec = spec.model_copy(deep=True)
-        spec.dataset.cache_gib = max(1e-6, room_left / 2**30 * len(sampled.source) / len(sampled.whole))
-        spec.dataset.cache_dir = self.cached
+        share = len(sampled.source) / len(sampled.whole)
+        spec.dataset.cache_gib = max(_CACHED_GIB, room / 2**30 * share)
+        spec.dataset.cache_dir = self.cache_dir
         return spec
 
-    def _convert_command(self) -> str:
-        sources = self.spec.dataset.sources("train")
-        if len(sources) != 1:
-            return "inkmill convert SOURCE DESTINATION --to shards, for each set"
-        path = Path(sources[0].path)
-        return f"inkmill convert {path} {path.parent / (path.name + '-shards')} --to shards"
 
-
-def _plain(time: Interval | None) -> dict[str, Any]:
-    return {} if time is None else {"mean": time.mean, "low": time.low, "high": time.high, "windows": time.count}
+def _plain(time: Interval | None) -> dict[str, float]:
+    if time is None:
+        return {}
+    return {"mean": time.mean, "low": max(time.low, -1e9), "high": min(time.high, 1e9), "windows": time.count}

@@ -1,18 +1,18 @@
-"""What the measurements come to: one word, one sentence, one change."""
+"""What the measurements amount to: one word, one sentence, one change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inkmill.diagnose.fixed_batch import BAR, FixedBatch, Stall
-from inkmill.diagnose.plan import Plan
-from inkmill.diagnose.stages import StageTimes
-from inkmill.diagnose.storage import Storage
+from inkmill.diagnose.fixed_batch import FixedBatch
+from inkmill.diagnose.probe import Times
+from inkmill.perf.plan import TuningPlan, words_of
+from inkmill.perf.predict import Facts
+from inkmill.perf.rules import CROWDED_CORES, RULES, STALL_SHARE, otherwise
+from inkmill.perf.stats import Stall
 
 VerdictName = Literal["compute", "copy", "prepare", "fetch", "launch", "none", "cannot tell"]
-
-_CROWDED = 0.5  # cores that other programs use, from which on they are named
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Verdict:
     """The answer.
 
     Attributes:
-        name: what limits training; "none": nothing that a setting could mend; "cannot tell": too much noise.
+        name: what limits training; "none": nothing that a setting could change; "cannot tell": too much noise.
         sentence: it with its number and the one change to make.
         change: the change as spec keys; empty where it is not one of the spec.
     """
@@ -35,42 +35,38 @@ class Evidence:
     """What a verdict is made from.
 
     Attributes:
-        test, stages, storage, plan: as measured and made.
-        epochs: of the run.
-        page_cached: the set stays in the page cache, so that fetching costs in the first epoch only.
-        on_gpu: training runs on a GPU.
+        test, times, facts, plan: as measured and made.
         tried_steps: other ways to do the step were tried.
         others_cores: how many cores other programs used meanwhile; None: unknown.
-        convert: the command that makes shards of the set.
     """
 
     test: FixedBatch
-    stages: StageTimes
-    storage: Storage
-    plan: Plan
-    epochs: int = 1
-    page_cached: bool = False
-    on_gpu: bool = False
+    times: Times
+    facts: Facts
+    plan: TuningPlan
     tried_steps: bool = False
     others_cores: float | None = None
-    convert: str = ""
 
 
 def judge(evidence: Evidence) -> Verdict:
     """Name the largest real stall, or the step where that wastes more; without any, noise that could hide one."""
-    real = [stall for stall in evidence.test.stalls if stall.state == "real" and _weight(stall, evidence) > BAR]
-    if not evidence.on_gpu and not saturated(evidence.test):
+    test, on_gpu = evidence.test, evidence.facts.on_gpu
+    # 1. A real stall. On a CPU waiting for a core counts only where it is more than all else together.
+    real = [one for one in test.stalls if one.state == "real" and _weight(one, evidence) > STALL_SHARE]
+    if not on_gpu and not saturated(test):
         real = [stall for stall in real if stall.name != "launch"]
     if real:
         largest = max(real, key=lambda stall: _weight(stall, evidence))
         return _of_step(evidence) if _step_costs_more(largest, evidence) else _of_stall(largest, evidence)
-    unclear = [one.name for one in evidence.test.stalls if one.state == "unclear" and one.name != "launch"]
+    # 2. Noise that could hide one.
+    unclear = [one.name for one in test.stalls if one.state == "unclear" and one.name != "launch"]
     if unclear:
         return Verdict(
             "cannot tell",
             f"cannot tell: the times vary so much that {' and '.join(unclear)} may cost nothing or more than a tenth"
             f" of each step{_others(evidence)}; run it again when the machine is quieter",
         )
+    # 3. The step itself.
     return _of_step(evidence)
 
 
@@ -85,7 +81,8 @@ def saturated(test: FixedBatch) -> bool:
 
 def _weight(stall: Stall, evidence: Evidence) -> float:
     """Return a stall's share of the run: what comes in the first epoch only counts once."""
-    return stall.share / evidence.epochs if stall.name == "fetch" and evidence.page_cached else stall.share
+    facts = evidence.facts
+    return stall.share / facts.epochs if stall.name == "fetch" and facts.page_cached else stall.share
 
 
 def _step_costs_more(stall: Stall, evidence: Evidence) -> bool:
@@ -98,24 +95,20 @@ def _of_stall(stall: Stall, evidence: Evidence) -> Verdict:
     measured = f"{stall.share:.0%} of each step ({stall.seconds.mean * 1e3:.3g} +- {half:.2g} ms)"
     match stall.name:
         case "fetch":
-            when = " of the first epoch" if evidence.page_cached else ""
+            when = " of the first epoch" if evidence.facts.page_cached else ""
             lead = f"fetch: reading from the disk adds {stall.share:.0%} to each step{when}"
-            if evidence.storage.converting_pays and evidence.convert and "dataset.cache" not in evidence.plan.change:
-                gain = f"which reads {evidence.storage.gain:.1f} times as fast here"
-                return Verdict("fetch", f"{lead}; convert the files to shards, {gain}: {evidence.convert}")
-            return _with_change("fetch", lead, evidence, "copy the data set to a faster disk")
+            return _with_change("fetch", lead, evidence, "read")
         case "prepare":
             stage = _largest_stage(evidence)
-            lead = f"prepare: training waits for batches to be made for {measured}, most of it {stage}"
-            return _with_change("prepare", lead, evidence, "give it more cores")
+            lead = f"prepare: training waits for batches for {measured}, most of it {RULES[stage].words}"
+            return _with_change("prepare", lead, evidence, stage)
         case "copy":
-            lead = f"copy: pictures are on their way to the GPU for {measured}"
-            return _with_change("copy", lead, evidence, "make the model's input smaller")
-    if evidence.on_gpu:
-        lead = f"launch: the GPU waits for the host to issue its work for {measured}{_others(evidence)}"
-        return _with_change("launch", lead, evidence, "use larger batches (dataset.batch_size)")
+            return _with_change("copy", f"copy: images are on their way to the GPU for {measured}", evidence, "copy")
+    if evidence.facts.on_gpu:
+        lead = f"launch: the GPU waits for the host to launch its work for {measured}{_others(evidence)}"
+        return _with_change("launch", lead, evidence, "launch")
     lead = f"launch: the training process is ready and gets no core for {measured}{_others(evidence)}"
-    return Verdict("launch", f"{lead}; stop what else runs here, or give it more cores")
+    return Verdict("launch", f"{lead}; {otherwise('launch', evidence.facts)}")
 
 
 def _of_step(evidence: Evidence) -> Verdict:
@@ -124,21 +117,20 @@ def _of_step(evidence: Evidence) -> Verdict:
     took = f"{share:.0%} of the time ({test.step.mean * 1e3:.3g} ms)"
     lead = f"the model's step takes {took}, and loading hides behind it"
     launch = test.stall("launch")
-    if not evidence.on_gpu and launch is not None and launch.state == "real":
+    if not evidence.facts.on_gpu and launch is not None and launch.state == "real":
         lead += f"; for {launch.share:.0%} of the time there is no core{_others(evidence)}"
-    if evidence.plan.change:
-        return _with_change("compute", f"compute: {lead}", evidence, "")
-    if evidence.tried_steps:
+    if evidence.tried_steps and not evidence.plan.change:
         return Verdict("none", f"none: {lead}; no setting that was tried is faster")
-    return Verdict("compute", f"compute: {lead}; a smaller model or a faster device would help, no loader would")
+    return _with_change("compute", f"compute: {lead}", evidence, "compute")
 
 
-def _with_change(name: VerdictName, lead: str, evidence: Evidence, otherwise: str) -> Verdict:
+def _with_change(name: VerdictName, lead: str, evidence: Evidence, cause: str) -> Verdict:
+    """Return a verdict with the plan's change, or with what the table of rules says where there is none."""
     plan = evidence.plan
     if not plan.change:
-        return Verdict(name, f"{lead}; no setting of inkmill's helps: {otherwise}")
-    keys = " ".join(f"{key}={_spelled(value)}" for key, value in plan.change.items())
-    return Verdict(name, f"{lead}; set {keys} (predicted: {_times(plan.change_gain)} as fast)", dict(plan.change))
+        return Verdict(name, f"{lead}; {otherwise(cause, evidence.facts)}")
+    predicted = f"predicted: {_times(plan.change_gain)} as fast"
+    return Verdict(name, f"{lead}; set {words_of(plan.change)} ({predicted})", dict(plan.change))
 
 
 def _times(factor: float) -> str:
@@ -146,20 +138,17 @@ def _times(factor: float) -> str:
 
 
 def _largest_stage(evidence: Evidence) -> str:
-    names = {"read": "reading", "decode": "decoding", "resize": "fitting", "draw": "drawing numbers"}
-    names |= {"augment": "augmentation", "collate": "laying out"}
-    settings, times = evidence.plan.current.settings, evidence.stages.times
-    for_gpu = {"draw", "augment"} if settings.augment_on == "gpu" else set[str]()
-    if "hand over" in times and settings.cache == "none" and (for_gpu or "augment" not in times):
-        for_gpu.add("resize")
-    means = {name: time.mean for name, time in times.items() if name in names and name not in for_gpu}
-    return names[max(means, key=lambda name: means[name])]
+    """Return the stage of the loader that takes most, what the GPU does left out."""
+    settings, times = evidence.plan.current.settings, evidence.times
+    names = {"read", "decode", "resize", "augment", "other"}
+    if settings.augment_on == "gpu":
+        names -= {"augment"}
+        if "resize (GPU)" in times and settings.cache == "none":
+            names -= {"resize"}
+    means = {name: time.mean for name, time in times.items() if name in names}
+    return max(means, key=lambda name: means[name])
 
 
 def _others(evidence: Evidence) -> str:
     cores = evidence.others_cores
-    return f" (other programs use {cores:.1f} cores)" if cores is not None and cores > _CROWDED else ""
-
-
-def _spelled(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return f" (other programs use {cores:.1f} cores)" if cores is not None and cores > CROWDED_CORES else ""

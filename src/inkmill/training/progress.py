@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from inkmill.config.results import Results
 from inkmill.data.loaders.plan import Seconds, Stats
 from inkmill.files import atomic_path
-from inkmill.perf.waiting import WaitingWatch
+from inkmill.perf.watch import WaitingWatch
 from inkmill.timings import Timings
 from inkmill.training.validate import Validation
 

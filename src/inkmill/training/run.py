@@ -28,8 +28,8 @@ from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import fitting_cuts, read_any
 from inkmill.nn.narrow import cut, find_cuts
 from inkmill.nn.simulate import is_simulated
-from inkmill.perf.auto_plan import with_plan
-from inkmill.perf.loading_facts import watch_loader
+from inkmill.perf.plan import with_plan
+from inkmill.perf.watch import watch_loader
 from inkmill.tasks.base import Say
 from inkmill.tasks.model import TaskModel
 from inkmill.training.batches import open_loaders
@@ -111,7 +111,7 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
     spec = with_plan(spec, prepared.train.source, fabric.device, fabric.world_size, say)
     with open_loaders(spec, prepared, fabric, seed) as loaders:
         ranks_here = max(1, fabric.world_size // spec.train.num_nodes)
-        watch = watch_loader(loaders[0], spec.dataset, ranks_here)
+        watch = watch_loader(loaders[0], spec, ranks_here)
         figures = prepared.task.figures
         with closing(Reporter(console, results, spec.train.num_epochs, figures, fabric.world_size, watch)) as reporter:
             for loader in (loaders[0], *loaders[1].values()):

@@ -5,14 +5,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.spec import Spec
+from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.plan import Stats
-from inkmill.perf.advice import Advice, Waiting
-from inkmill.perf.waiting import WARM_UP_S, WINDOW_S, WaitingWatch
+from inkmill.data.pipeline.resize import Resize
+from inkmill.data.sources import open_source
+from inkmill.perf.predict import look_up
+from inkmill.perf.watch import WARM_UP_S, WINDOW_S, Advice, Waiting, WaitingWatch, watch_loader
 from inkmill.training.run import train
 
 
@@ -92,8 +98,8 @@ def test_a_real_run_says_it_and_leaves_the_figures(
     small_spec: Callable[..., Spec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WARM_UP_S", "WINDOW_S", "SHORTEST_RUN_S"):
-        monkeypatch.setattr(f"inkmill.perf.waiting.{name}", 0.0)
-    monkeypatch.setattr("inkmill.perf.waiting.WORTH_A_LINE", -1.0)
+        monkeypatch.setattr(f"inkmill.perf.watch.{name}", 0.0)
+    monkeypatch.setattr("inkmill.perf.rules.STALL_SHARE", -1.0)
     text = io.StringIO()
     result = train(small_spec("train.log_every=2"), console=Console(file=text, width=400))
     lines = [line for line in text.getvalue().splitlines() if "of the time training waits for data; " in line]
@@ -107,3 +113,34 @@ def test_a_real_run_says_it_and_leaves_the_figures(
     trained = [line["kpi"] for line in status if "trained" in line.get("message", "")]
     assert len(trained) == 3
     assert all(0 < kpi["loading_decode"] <= 1 for kpi in trained)
+
+
+@pytest.fixture
+def plan(few_captchas: Path) -> LoadPlan:
+    return LoadPlan(open_source(SourceSpec(path=str(few_captchas))), Resize(32, 64, 3))
+
+
+def test_the_watch_of_a_loader_gives_advice_for_it(plan: LoadPlan, small_spec: Callable[..., Spec]) -> None:
+    watch = watch_loader(DeviceLoader(make_loader(plan), "cpu"), small_spec(), 1)
+    stats = watch._stats
+    watch.epoch_starts(0.0)
+    watch.look(WARM_UP_S)
+    stats.waited_s, stats.images, stats.stages = WINDOW_S / 2, 1000, {"decode": WINDOW_S / 2}
+    line = watch.look(WARM_UP_S + WINDOW_S)
+    assert line is not None
+    assert "50% of the time training waits for data; decoding takes 100% of the loader's time" in line
+
+
+def test_what_the_machine_has_left_for_a_run(plan: LoadPlan, small_spec: Callable[..., Spec], tmp_path: Path) -> None:
+    import torch
+
+    dataset = small_spec(f"dataset.cache_dir={tmp_path}/not/there/yet").dataset
+    found = look_up(plan, dataset, torch.device("cpu"))
+    assert found["cache_bytes"] == len(plan.source) * 32 * 64 * 3
+    assert min(found["room"].values()) > 0
+    assert "gpu" not in found["room"]
+    assert found["small_files"]
+    assert not found["gpu_can_augment"]
+    shared = look_up(plan, dataset, torch.device("cpu"), ranks=4)
+    assert shared["cores"] == max(1, found["cores"] // 4)
+    assert shared["room"]["ram"] < found["room"]["ram"]

@@ -12,11 +12,12 @@ from inkmill.config.dataset import SourceSpec  # noqa: E402
 from inkmill.config.spec import Spec  # noqa: E402
 from inkmill.data.sources import Mix, Subset, open_source  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
-from inkmill.perf.auto_plan import remember, with_plan  # noqa: E402
+from inkmill.perf.plan import planned_keys, remember, with_plan  # noqa: E402
+from inkmill.perf.predict import Settings  # noqa: E402
 from inkmill.training.run import train  # noqa: E402
 
 CPU = torch.device("cpu")
-SETTINGS = {"loader": "workers", "workers": 1, "cache": "ram", "augment_on": "cpu", "decode_on": "cpu"}
+SETTINGS = Settings(loader="workers", workers=1, cache="ram", augment_on="cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def decided(spec: Spec, source: object, ranks: int = 1) -> tuple[Spec, list[str]
 def test_a_remembered_plan_is_taken_with_its_reason_in_one_line(spec: Spec, source: Subset) -> None:
     remember(spec, source.source, CPU, SETTINGS, "the set fits")  # the whole; training has a part of it
     after, said = decided(spec, source)
-    assert {name: getattr(after.dataset, name) for name in SETTINGS} == SETTINGS
+    assert {name: getattr(after.dataset, name) for name in planned_keys(SETTINGS)} == planned_keys(SETTINGS)
     assert len(said) == 1
     assert "the set fits" in said[0]
     assert spec.dataset.loader == "auto"
@@ -90,7 +91,7 @@ def test_without_a_plan_workers_follow_the_cores_and_a_line_says_so(spec: Spec, 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"version": 1, "settings": {"loader": "rm -rf", "workers": 1}, "why": ""}', "x" * 99_999],
+    ["", "[]", "{}", '{"version": 2, "settings": {"loader": "rm -rf", "workers": 1}, "why": ""}', "x" * 99_999],
 )
 def test_a_damaged_plan_is_ignored_and_said(content: str, spec: Spec, source: Subset) -> None:
     remember(spec, source, CPU, SETTINGS, "why").write_text(content, encoding="utf-8")

@@ -11,16 +11,14 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from inkmill.diagnose.facts import Facts, Settings, Stages, Step
-from inkmill.diagnose.fixed_batch import FixedBatch, Stall
-from inkmill.diagnose.page import bars_with_whiskers, write_page
-from inkmill.diagnose.plan import make_plan
+from inkmill.diagnose.fixed_batch import FixedBatch
+from inkmill.diagnose.probe import Reading
+from inkmill.diagnose.report import bars_with_whiskers, show, write_page
 from inkmill.diagnose.run import Diagnosis
-from inkmill.diagnose.show import show
-from inkmill.diagnose.stages import StageTimes
-from inkmill.diagnose.storage import Storage
 from inkmill.diagnose.verdict import Verdict
-from inkmill.diagnose.windows import interval
+from inkmill.perf.plan import make_plan
+from inkmill.perf.predict import Facts, ImageCost, Settings, StepCost
+from inkmill.perf.stats import Stall, interval
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -36,17 +34,17 @@ def found() -> Diagnosis:
         Stall(name, ms(mean), mean / 20, state)  # type: ignore[arg-type]
         for name, mean, state in (("launch", 0.1, "absent"), ("prepare", 9.9, "real"), ("fetch", 5.0, "unclear"))
     )
-    test = FixedBatch(64, ms(10), ms(10.1), ms(10.1), ms(20), ms(25), stalls)  # type: ignore[arg-type]
-    facts = Facts(Stages(1e-5, 2e-4, 1e-5), (Step(64, "fp32", False, True, 1.6e-4, 1e-5),), True, 8, 1000)
+    test = FixedBatch(64, ms(10), ms(10.1), ms(20), ms(25), stalls)  # type: ignore[arg-type]
+    facts = Facts(ImageCost(1e-5, 2e-4, 1e-5), (StepCost(64, "fp32", False, True, 1.6e-4, 1e-5),), True, 8, 1000)
     plan = make_plan(Settings(workers=1, batch_size=64), facts)
-    stages = StageTimes({"read": interval([1e-5, 1.1e-5]), "decode": interval([2e-4, 2.1e-4])}, 4000.0)
-    storage = Storage("SSD", 4000.0, 1e-5, 2e-4, 8.0, small_files=True, shard_s=5e-5)
+    times = {"read": interval([1e-5, 1.1e-5]), "decode": interval([2e-4, 2.1e-4])}
+    reading = Reading(4000.0, 1e-5, 2e-4)
     machine = {"cpu": "a <cpu>", "cores": 8, "memory_gib": 16, "gpus": [], "load": 0.5, "date": "2026-11-20T00:00"}
     verdict = Verdict("prepare", "prepare: waits & waits; set dataset.workers=3", {"dataset.workers": 3})
     speeds = interval([4000.0, 4100.0])
-    measured = (plan, plan, speeds, test.cold_speed, 0.1)
+    measured = (plan, plan, speeds, True, test.cold_throughput, 0.1)
     device = torch.device("cpu")
-    return Diagnosis(verdict, test, stages, storage, facts, *measured, device, machine, 9.0, ("<note>",))
+    return Diagnosis(verdict, test, times, reading, facts, *measured, device, machine, 9.0, ("<note>",))
 
 
 class Words(HTMLParser):
@@ -95,7 +93,7 @@ def test_the_verdict_comes_first_on_the_screen(found: Diagnosis, capsys: pytest.
     said = capsys.readouterr().out
     assert said.splitlines()[0] == found.verdict.sentence
     assert len(said.splitlines()) < 50
-    for words in ("prepare", "a stall", "decode", "predicted", "measured 4,050", "4.0 times as fast", "<note>"):
+    for words in ("prepare", "a stall", "decode", "predicted", "measured 4,050", "cold image", "<note>"):
         assert words in said
 
 
