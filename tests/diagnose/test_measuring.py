@@ -212,7 +212,7 @@ def test_a_plan_that_does_not_hold_is_not_saved_for_the_auto_loader(
 ) -> None:
     whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
     monkeypatch.setattr("inkmill.diagnose.run.run_trial", lambda *given: exactly(1.0))
-    found = diagnose(spec_of("train.num_epochs=50"), lambda line: None, source=whole, seconds=2)
+    found = diagnose(spec_of("train.num_epochs=50"), lambda line: None, source=whole, seconds=10)
     assert any("the plan was taken back: tried, it made 1 images/s" in note for note in found.notes)
     assert found.plan.best.settings == found.plan.current.settings == found.auto.best.settings
 
