@@ -1,9 +1,7 @@
-"""Texts, polygons and class names go through every loader; polygons stay where their picture shows them."""
+"""Texts, polygons and class names pass through loading; polygons stay where their picture shows them."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +37,6 @@ MOVING = Augmentation(
 def plan(mode: ResizeMode = "pad", **changes: Any) -> LoadPlan:
     options = {"augmentation": MOVING, "batch_size": 7, "seed": 5} | changes
     return LoadPlan(PaintedSource(COUNT), Resize(96, 192, 3, mode), **options)
-
-
-def dali(plan: LoadPlan) -> Loader:
-    from inkmill.data.loaders.dali.loader import DaliLoader
-
-    return DaliLoader(plan)
-
-
-def resident(plan: LoadPlan) -> Loader:
-    from inkmill.data.loaders.resident import ResidentLoader
-
-    return ResidentLoader(plan, "cpu")
-
-
-has_dali = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
-KINDS = {
-    "workers": lambda plan: make_loader(plan, 1, "workers"),
-    "dali": pytest.param(
-        dali, marks=[pytest.mark.dali, pytest.mark.skipif(not has_dali, reason="DALI is not installed")]
-    ),
-    "resident": resident,
-}
 
 
 def facts(target: Target) -> Any:
@@ -109,24 +85,6 @@ def test_polygons_lie_where_their_picture_shows_them(mode: ResizeMode, augmentat
     assert np.mean(found) > 0.95
 
 
-@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_every_loader_gives_the_same_targets_and_counts(make: Callable[[LoadPlan], Loader]) -> None:
-    inline = make_loader(plan())
-    expected = targets_of(inline)
-    with make(plan()) as loader:
-        assert targets_of(loader) == expected
-        if make is not resident:  # it fits once, not in every epoch
-            assert loader.stats.regions == inline.stats.regions
-    assert len(expected) == 2 * COUNT
-
-
-@pytest.mark.dali
-@pytest.mark.skipif(not has_dali, reason="DALI is not installed")
-def test_dali_shows_polygons_where_they_are() -> None:
-    with dali(plan()) as loader:
-        assert min(overlaps(list(loader))) >= 0.9
-
-
 def test_what_is_dropped_is_counted_by_reason_and_the_rest_stays_aligned() -> None:
     loader = make_loader(plan(augmentation=None))
     targets = [target for batch in loader for target in batch.targets if isinstance(target, Polygons)]
@@ -146,13 +104,13 @@ def test_texts_and_class_names_pass_unchanged() -> None:
 
 
 @pytest.mark.parametrize("tier", ["ram", "disk"])
-def test_kept_pictures_have_the_same_targets(tier: Any, tmp_path: Path) -> None:
+def test_cached_images_have_the_same_targets(tier: Any, tmp_path: Path) -> None:
     expected = targets_of(make_loader(plan()))
     with make_loader(plan(cache=CacheConfig(tier, folder=tmp_path))) as loader:
         assert targets_of(loader) == expected
         assert loader.stats.cached == COUNT
 
 
-def test_targets_belong_to_the_picture_that_another_engine_will_make() -> None:
+def test_targets_belong_to_the_picture_that_the_device_will_make() -> None:
     wanted = plan()
     assert targets_of(make_loader(wanted, augment_on="gpu")) == targets_of(make_loader(wanted))

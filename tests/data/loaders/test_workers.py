@@ -8,16 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from inkmill.config.dataset import AugmentationSpec
-from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.errors import DataError
 
@@ -66,24 +62,6 @@ def test_closing_ends_the_workers(captcha_plan: Callable[..., LoadPlan]) -> None
         next(iter(loader))
         assert len(active_children()) == 2
     assert not active_children()
-
-
-@pytest.mark.parametrize("preset", ["scene_text", "captcha"])
-def test_changes_left_to_the_device_are_those_of_each_batch_and_outlive_it(
-    captcha_plan: Callable[..., LoadPlan], preset: str
-) -> None:
-    wanted = Augmentation.from_spec(AugmentationSpec(preset=preset))
-    plan = captcha_plan(augmentation=wanted, faults={"broken": frozenset({5})}, on_bad_sample="skip")
-    plan = replace(plan, max_bad=1.0)
-    expected = list(make_loader(plan, augment_on="gpu"))
-    with make_loader(plan, 2, augment_on="gpu") as loader:
-        left = [batch.augmentation for batch in loader.views()]  # their slots are written again meanwhile
-    for changes, batch in zip(left, expected, strict=True):
-        drawn = wanted.sample(plan.seed, 0, batch.index, 32, batch.images.shape[2])
-        assert np.array_equal(changes.params.values, drawn.values)
-        assert np.array_equal(batch.augmentation.params.values, drawn.values)
-        assert len(changes) == len(batch)
-    assert {len(changes) for changes in left} == {8, 7, 3}
 
 
 def test_views_lie_in_shared_memory_and_copies_do_not(captcha_plan: Callable[..., LoadPlan]) -> None:
