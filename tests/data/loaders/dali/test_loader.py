@@ -217,11 +217,13 @@ def test_a_rank_without_rows_gets_an_empty_batch(plan: Callable[..., LoadPlan], 
     assert [batch.images.shape for batch in batches] == [(2, 32, 96, 3), (0, 32, 96, 3)]
 
 
-@pytest.mark.parametrize("tier", ["ram", "disk"])
-def test_kept_pictures_are_only_augmented(plan: Callable[..., LoadPlan], tmp_path: Path, tier: Any) -> None:
+@pytest.mark.parametrize(("tier", "augment_on"), [("ram", "cpu"), ("disk", "dali")])
+def test_cached_pictures_are_only_augmented(
+    plan: Callable[..., LoadPlan], tmp_path: Path, tier: Any, augment_on: Any
+) -> None:
     wanted = plan(augmentation=STRONG, cache=CacheConfig(tier, folder=tmp_path))
     expected = list(make_loader(plan(augmentation=STRONG)))
-    with DaliLoader(wanted) as dali:
+    with DaliLoader(wanted, 1, augment_on) as dali:
         for epoch in (0, 0):
             dali.set_epoch(epoch)
             for batch, other in zip(dali, expected, strict=True):

@@ -61,7 +61,7 @@ class DaliLoader(Loader):
         decode_on: Literal["cpu", "mixed"] = "cpu",
         dali_reader: Literal["inkmill", "dali"] = "inkmill",
     ) -> None:
-        super().__init__(plan, "gpu" if augment_on == "gpu" else "dali")
+        super().__init__(plan, "gpu" if augment_on == "gpu" else "dali")  # "cpu" is OpenCV elsewhere, never here
         # 1. Where each stage runs. Foreign augmentation code runs on the CPU only, and resizing comes before it.
         kind, _, number = str(device).partition(":")
         device_id = int(number or 0) if kind == "cuda" else None
@@ -80,7 +80,7 @@ class DaliLoader(Loader):
         self.workers = 1 if self._reader is not None else min(max(workers // 4, 1), 3)
         blocked = shared.allocate(len(plan.source))
         self._blocked_mask = np.frombuffer(blocked.buffer, np.uint8)
-        self._stager = BatchStager(plan, self._cache, blocked, augment_on, self._reader)
+        self._stager = BatchStager(plan, self._cache, blocked, self.augment_on, self._reader)
         self._queue = PrefetchQueue(self._stager, self.workers, len(self), self.stats.notes)
         self._pipeline: Any = None
         self._staged_without: set[int] = set()  # samples that were blocked when the batches in flight were staged

@@ -77,7 +77,7 @@ class BatchStager:
         plan: what to load.
         cache: the cached pictures, or None; with a cache, pictures go in decoded and resized.
         blocked: shared bytes, one a sample: 1 where it is known to be bad and left out; read at each batch.
-        augment_on: see DaliLoader.
+        augment_on: "dali" or "gpu"; see DaliLoader.
         reader: brings the encoded images, and their order; None reads the source in the plan's order.
         sizes: shared bytes, 12 a sample, zero at first; None allocates them.
     """
@@ -99,7 +99,7 @@ class BatchStager:
         self._order = plan.order() if reader is None else reader
         self._resized = cache is not None
         self._blocked = np.frombuffer(blocked.buffer, np.uint8)
-        # Of samples seen that DALI decodes: their headers are read once, not in every epoch.
+        # Of samples seen that DALI decodes: their headers are read once, not in every epoch and by every process.
         self._sizes: Sizes = np.frombuffer(self._shared[1].buffer, np.int32)[: 3 * count].reshape(count, 3)
         # Without augmentation, which DALI or its consumer does; polygons are moved all the same.
         self._augment_on: AugmentOn = augment_on
