@@ -2,7 +2,7 @@
 
 multiprocessing's own memory lies in a file of /dev/shm that is unlinked as soon as it is open: whatever kills whom, the
 kernel frees it with the last process. Containers often have a /dev/shm of 64 MiB; multiprocessing then falls back to
-the folder for temporary files without a word, which works and is slower, so we say it.
+the folder for temporary files silently, which works and is slower, so `shortage` says it.
 
 Its arrays are not used, only the memory under them: an array is filled with zeros, by one core, before anyone can work.
 """
@@ -33,7 +33,7 @@ def allocate(size: int) -> Arena:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise OutputError(f"{size / 2**20:,.0f} MiB of shared memory cannot be had: keep or prefetch less") from error
+        raise OutputError(f"{size / 2**20:,.0f} MiB of shared memory cannot be had: cache or prefetch less") from error
     return memory
 
 

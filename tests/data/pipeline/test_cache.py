@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_store_larger_than_the_disk_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"GiB free and the cached pictures need .*lower keep's max_gib"):
+    with pytest.raises(OutputError, match=r"GiB free and the cached pictures need .*lower max_gib"):
         opened(tmp_path, Named(10**6), Resize(10_000, 100_000, 3), max_gib=10**9)
     assert not list(tmp_path.iterdir())
 

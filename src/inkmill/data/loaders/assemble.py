@@ -234,7 +234,7 @@ class BatchAssembler:
     def _cached_labels(self, index: int, regions: Regions) -> tuple[str, Target]:
         source = self._plan.source
         target = source.target(index)
-        if isinstance(target, Polygons):  # the size of their picture was not kept; its header tells
+        if isinstance(target, Polygons):  # the size of their picture is not cached; its header tells
             target = resize_target(target, self._plan.resize, image_size(source.get(index).image), regions)
         return source.key(index), target
 

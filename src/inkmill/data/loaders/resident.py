@@ -54,7 +54,7 @@ class ResidentLoader(Loader):
             raise MissingExtraError("torch", "train", "keeping pictures on the device") from None
         if plan.bucket_widths is not None or plan.resize.mode == "height":
             raise ConfigError(
-                "pictures of several widths are not kept on a device: use input_resize=pad, or keep them in RAM"
+                "pictures of several widths are not cached on a device: use input_resize=pad, or cache=ram"
             )
         super().__init__(replace(plan, cache=CacheConfig()), "gpu")
         self.memory = None
@@ -89,7 +89,7 @@ class ResidentLoader(Loader):
         if self.device.type == "cuda" and needed > (free := torch.cuda.mem_get_info(self.device)[0]):
             raise ConfigError(
                 f"{len(self.plan.source):,} pictures need {needed / 2**30:.1f} GiB and {self.device} has"
-                f" {free / 2**30:.1f} free: keep them in RAM"
+                f" {free / 2**30:.1f} free: use cache=ram"
             )
 
     @property
@@ -153,7 +153,7 @@ class ResidentLoader(Loader):
                 images[where] = torch.from_numpy(batch.images).to(self.device)
                 self._widths[batch.index] = batch.widths
                 self._keys[batch.index] = batch.keys
-                self._keep_targets(batch)
+                self._store_targets(batch)
             self.stats.skipped = loader.stats.skipped
             self.stats.regions.update(loader.stats.regions)
             self.stats.notes.extend(loader.stats.notes)
@@ -164,7 +164,7 @@ class ResidentLoader(Loader):
             self._augmenter = DeviceAugmenter(plan.numbers, plan.batch_size, self.device, held=images)
         self._images = images
 
-    def _keep_targets(self, batch: Batch) -> None:
+    def _store_targets(self, batch: Batch) -> None:
         texts = batch.targets.values if isinstance(batch.targets, Texts) else None
         if self._all_text and texts is None and len(batch):
             self._all_text = False
@@ -172,7 +172,7 @@ class ResidentLoader(Loader):
         self._targets[batch.index] = texts if texts is not None and self._all_text else list(batch.targets)
 
     def close(self) -> None:
-        """Give the device's memory back; iterating again loads anew."""
+        """Give the device's memory back; iterating again loads it again."""
         if self._augmenter is not None:
             self._augmenter.close()
         self._images = self._augmenter = None

@@ -1,15 +1,16 @@
-"""Keep: resized pictures, so that no image is read and decoded twice.
+"""The cache of resized pictures, so that no image is read and decoded twice.
 
-Everything before augmentation is the same in every epoch (read, decode, fit), so its result can be kept, for training
-as for validation: batches are the same to the last byte with and without. A store is filled by whoever decodes first.
+Everything before augmentation is the same in every epoch (read, decode, resize), so its result can be cached, for
+training as for validation: batches are the same to the last byte with and without. Whoever decodes first fills it.
 
     disk    a memory-mapped file in a cache folder, shared by workers, ranks and later runs
     ram     anonymous memory shared by the workers of one loader; gone with it
 
-A store that does not fit its size cap keeps the first samples of the data set and never evicts: with a shuffled order
+A cache smaller than the data set keeps the first samples of the data set and never evicts: with a shuffled order
 each epoch then saves the same share, where a cache that evicts would save almost nothing. Rows are written before the
 byte that says so, and on the disk carry a CRC-32 that is checked once a run; what a crash or a bad disk left behind is
-decoded anew. The file's name and header hold the source's fingerprint and the fit's digest: other data, another store.
+decoded again. The file's name and header hold the source's fingerprint and the digest of `Resize`: other data have
+another cache.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def default_cache_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Which tier keeps resized pictures.
+    """Which tier caches resized pictures.
 
     Attributes:
         tier: none, disk or ram.
-        max_gib: largest size of the store, in GiB.
+        max_gib: largest size of the cache, in GiB.
         folder: where the disk tier lies; `default_cache_dir()` where None.
     """
 
@@ -72,7 +73,7 @@ class ImageCache:
     """Resized pictures of one source. Opened by the loader, pickled into its workers as they start.
 
     Attributes:
-        notes: what a user should know about this store: rebuilt, or partial.
+        notes: what a user should know about this cache: rebuilt, or partial.
     """
 
     layout: Layout
@@ -92,15 +93,15 @@ class ImageCache:
     def read(
         self, index: NDArray[np.int64], images: Pixels, widths: NDArray[np.int32]
     ) -> tuple[NDArray[np.bool_], int]:
-        """Copy the pictures that are kept into their rows of a batch.
+        """Copy the cached pictures into a batch.
 
         Args:
             index: int64 (B,), samples of one picture width.
-            images: uint8 (B, H, W, C), written where a picture is kept.
+            images: uint8 (B, H, W, C), written where a picture is cached.
             widths: int32 (B,), likewise.
 
         Returns:
-            bool (B,), which rows were kept; and how many were found damaged, which count as not kept.
+            bool (B,), which were cached; and how many were found damaged, which count as not cached.
         """
         cache = self._open()
         hit = index < self.layout.rows
@@ -134,7 +135,7 @@ class ImageCache:
         return damaged
 
     def write(self, index: NDArray[np.int64], images: Pixels, widths: NDArray[np.int32]) -> None:
-        """Keep pictures, where they lie within the cap; the same arrays as `read`.
+        """Cache pictures, where they lie within the cap; the same arrays as `read`.
 
         Raises:
             OutputError: the disk fails.
@@ -150,7 +151,7 @@ class ImageCache:
         try:
             cache.write(start + self.layout.place[index] * size, flat)
         except OSError as error:
-            raise OutputError(f"cannot keep pictures in {self.path or 'shared memory'}: {explain(error)}") from error
+            raise OutputError(f"cannot cache pictures in {self.path or 'shared memory'}: {explain(error)}") from error
         cache.widths[index] = widths
         if self.checked is not None:
             sums = (zlib.crc32(row.data, width) for row, width in zip(flat, widths.tolist(), strict=True))
@@ -158,7 +159,7 @@ class ImageCache:
         cache.filled[index] = 1
 
     def filled(self) -> int:
-        """Return how many pictures are kept now."""
+        """Return how many pictures are cached now."""
         return int(np.count_nonzero(self._open().filled))
 
     def close(self) -> None:
@@ -180,7 +181,7 @@ class ImageCache:
 def open_cache(
     cache: CacheConfig, source: Source, resize: Resize, bucket_widths: NDArray[np.integer] | None = None
 ) -> ImageCache | None:
-    """Open the store of `source` resized by `resize`, or make it.
+    """Open the cache of `source` resized by `resize`, or make it.
 
     Returns:
         None for the tier "none".
@@ -226,7 +227,7 @@ def _header_bytes(header: dict[str, Any]) -> bytes:
 
 
 def _problem(path: Path, header: dict[str, Any], layout: Layout) -> str | None:
-    """Say why a store cannot be used, or None."""
+    """Say why a cache cannot be used, or None."""
     if path.stat().st_size != _HEADER + layout.total:
         return f"it has {path.stat().st_size:,} bytes where {_HEADER + layout.total:,} are expected"
     with path.open("rb") as file:
@@ -235,7 +236,7 @@ def _problem(path: Path, header: dict[str, Any], layout: Layout) -> str | None:
 
 
 def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
-    """Write an empty store beside `path` and give it that name; where another rank was faster, its store is used."""
+    """Write an empty cache beside `path` and give it that name; where another rank was faster, its cache is used."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +245,7 @@ def _create(path: Path, header: dict[str, Any], layout: Layout) -> None:
         if free < size:
             raise OutputError(
                 f"{path.parent} has {free / 2**30:.1f} GiB free and the cached pictures need {size / 2**30:.1f}:"
-                " lower keep's max_gib or name another folder"
+                " lower max_gib or name another folder"
             )
         # Not tempfile.mkstemp: its files are for their owner alone, and a folder may be shared.
         temporary = path.parent / f".keep-{secrets.token_hex(8)}"

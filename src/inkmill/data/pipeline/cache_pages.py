@@ -1,7 +1,7 @@
 """The bytes of a cache: where each picture lies, and how it gets there.
 
 Pictures are read through mapped memory and written by `os.pwrite`. A page that is mapped for writing costs each process
-a fault, and where many processes fill a store at once, in a virtual machine above all, they wait for one another there;
+a fault, and where many processes fill a cache at once, in a virtual machine above all, they wait for one another there;
 the pages of the file exist already, and writing to it maps none.
 """
 
@@ -27,7 +27,7 @@ class Layout:
         resize: gives height, channels and, without buckets, the width.
         length: samples in the source.
         bucket_widths: int (N,), or None when all pictures have the width of `resize`.
-        max_bytes: samples beyond this size are not kept.
+        max_bytes: samples beyond this size are not cached.
     """
 
     def __init__(self, resize: Resize, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """Bytes of a store: checksums, widths and marks of all rows, and the pictures."""
+        """Bytes of a cache: checksums, widths and marks of all rows, and the pictures."""
         return 9 * self.rows + -9 * self.rows % 8 + self.nbytes
 
     def digest(self) -> str:
@@ -61,11 +61,11 @@ class Layout:
 
 
 class Pages:
-    """The parts of a store: checksums uint32 (N,), widths int32 (N,), filled uint8 (N,) and pixels.
+    """The parts of a cache: checksums uint32 (N,), widths int32 (N,), filled uint8 (N,) and pixels.
 
     Args:
         memory: the mapped file.
-        layout: of the store.
+        layout: of the cache.
         offset: where it begins in the file.
         descriptor: the file, or None where only its memory can be had.
     """

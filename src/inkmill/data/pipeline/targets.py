@@ -118,7 +118,7 @@ def multi_hot(targets: Sequence[Target], classes: Sequence[str]) -> NDArray[np.f
         (name,) = error.args
         hint = suggest(name, column)
         raise DataError(
-            f"the class {name!r}{hint} is not among the {len(column)} classes: add it, or mend it"
+            f"the class {name!r}{hint} is not among the {len(column)} classes: add it, or fix the label"
         ) from None
     vectors = np.zeros((len(names), len(column)), np.float32)
     vectors[rows, columns] = 1
