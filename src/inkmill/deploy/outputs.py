@@ -67,9 +67,11 @@ def with_step(
 
 
 def write_companions(path: Path, header: ModelHeader) -> None:
-    """Write the model card beside a file, and its characters, one a line, as nvOCDR takes them."""
+    """Write the model card beside a file, and the characters of a text reader, one a line, as nvOCDR takes them."""
     write_model_card(path, header)
-    write_text_atomic(path.with_name(f"{path.name}.characters.txt"), "\n".join(header.task_header["charset"]) + "\n")
+    characters = header.open_task().metadata().get("character")
+    if characters is not None:
+        write_text_atomic(path.with_name(f"{path.name}.characters.txt"), f"{characters}\n")
 
 
 def print_line(console: Console, line: str) -> None:

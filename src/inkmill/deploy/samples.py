@@ -150,11 +150,12 @@ def _scaled(crop: Image, scale: float) -> Image:
 def _rendered(header: ModelHeader, count: int) -> list[Image]:
     """Return dark text on light, grainy ground, in OpenCV's own font, which has ASCII alone."""
     random = np.random.default_rng(0)
-    known = [char for char in header.task_header["charset"] if "!" <= char <= "~"] or list("0123456789")
+    names = header.open_task().class_names
+    known = [name for name in names if len(name) == 1 and "!" <= name <= "~"] or list("0123456789")
     channels = header.model.input_channel
     crops = []
     for number in range(count):
-        length = 1 + number % min(header.task_header["max_label_length"], 12)
+        length = 1 + number % 12
         crop = random.integers(160, 256, (40, 16 + 20 * length, channels)).astype(np.uint8)
         text = "".join(random.choice(known, length))
         drawn = cv2.putText(crop, text, (8, 29), cv2.FONT_HERSHEY_SIMPLEX, 0.9, (30,) * channels, 2, cv2.LINE_AA)

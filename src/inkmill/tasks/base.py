@@ -309,6 +309,15 @@ class Task(ABC):
             if array.ndim != 1 + len(self.outputs[name].axes) or len(array) != batch:
                 raise ModelFileError(f"{where}: its graph gives {name} of shape {array.shape}; export it once more")
 
+    def is_tie(self, ours: Outputs, theirs: Outputs) -> bool:
+        """Return whether two models answer differently for one image because classes are equally probable.
+
+        Args:
+            ours: all outputs of one model, B = 1.
+            theirs: those of the other that the plain decoder needs.
+        """
+        return False
+
     @abstractmethod
     def no_prediction(self) -> Prediction:
         """Return what counts as the answer for an image that cannot be decoded; it is right for no truth."""

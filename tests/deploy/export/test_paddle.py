@@ -103,7 +103,7 @@ def reader(folder: Path, resize: str, crops: list[np.ndarray]) -> Spec:
     with torch.no_grad():
         classes.get_parameter("bias").sub_(middle).mul_(3 / spread)
         classes.get_parameter("weight").mul_(3 / spread[:, None])
-    save_model(folder / "reader.safetensors", torch_reader.model.state_dict(), torch_reader.card)
+    save_model(folder / "reader.safetensors", torch_reader.model.state_dict(), torch_reader.header)
     return spec
 
 

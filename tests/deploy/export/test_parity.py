@@ -9,7 +9,7 @@ import torch
 
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.data.pipeline.decode import decode
-from inkmill.deploy.export.parity import best_classes, compare
+from inkmill.deploy.export.parity import compare
 from inkmill.runtime.torch_reader import TorchReader
 
 from .test_run import untrained
@@ -24,7 +24,7 @@ def test_a_tie_is_counted_and_still_a_difference(
     ours = TorchReader.load(tmp_path / "reader.safetensors", "cpu")
     files = sorted((captchas / "images").iterdir())[:40]
     samples = SampleSet("captchas", [ours.resize.apply(decode(file.read_bytes(), 1))[0] for file in files])
-    ids = np.concatenate([best_classes(ours, batch)[0] for batch in samples.batches(32)])
+    ids = np.concatenate([ours.outputs(batch)["output_id"] for batch in samples.batches(32)])
     most = int(np.bincount(ids.ravel(), minlength=13)[2:12].argmax()) + 2
     twin = most + 1 if most < 11 else most - 1
     classes = ours.model.head.get_submodule("classes")

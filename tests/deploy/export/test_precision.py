@@ -55,7 +55,7 @@ def test_the_file_reads_captchas_as_torch_does_within_int8(trained: Path, captch
     assert found["string_parity"] >= found["required"]["string_parity"] == 0.99
     assert found["different_texts"] > 100
     assert path.stat().st_size < 0.5 * trained.stat().st_size
-    assert inkmill.load(path, "cpu").card.provenance["made"][-1]["precision"] == "int8"
+    assert inkmill.load(path, "cpu").header.provenance["made"][-1]["precision"] == "int8"
     spec = load_spec(None, [*keys, "export.precision=fp16"])
     with pytest.raises(ConfigError, match=r"was trained for int8: export it without export\.precision=fp16"):
         export(spec)

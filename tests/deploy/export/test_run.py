@@ -137,7 +137,7 @@ def test_a_file_of_the_best_class_alone_has_no_other_probabilities(tmp_path: Pat
         OnnxReader(path, "cpu").outputs(np.zeros((1, 32, 64, 1), np.uint8), ["probabilities"])
     card = json.loads((tmp_path / "reader.onnx.card.json").read_text("utf-8"))
     assert [name[:18] for name in card["speeds"]] == ["images/s, batch 1,", "images/s, batch 32"]
-    assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
+    assert inkmill.load(path, "cpu").header.provenance["speeds"] == card["speeds"]
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_names_of_files_need_not_be_unicode(suffix: str, tmp_path: Path) -> None
         Path(str(spec.export.checkpoint)).rename(given)
     spec.export.checkpoint, spec.export.onnx_file = str(given), str(given.with_suffix(".onnx"))
     path = export(spec, crops=9)
-    assert inkmill.load(path, "cpu").card.history()[-1]["source"] == given.name
+    assert inkmill.load(path, "cpu").header.history()[-1]["source"] == given.name
     assert path.with_name(f"{path.name}.card.json").exists()
 
 

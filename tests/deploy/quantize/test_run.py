@@ -14,6 +14,7 @@ import pytest
 import inkmill
 from inkmill.cli.main import run
 from inkmill.config.load import load_spec
+from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.deploy.quantize.layers import find_layers, load_graph, measure_ranges
@@ -21,6 +22,9 @@ from inkmill.deploy.quantize.run import drop, quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.runtime.onnx import OnnxReader
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.decoder import Reading
+from inkmill.tasks.recognition.task import Recognition
 
 from ..conftest import TrainedReader
 
@@ -52,8 +56,8 @@ def test_int8_loses_no_more_words_than_the_bound(trained: Path) -> None:
     path = quantize(spec_for(trained, "reader.onnx", f"quantize.quantized_file={trained}/bounded.onnx", bound))
     report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
     before, after = report["before"], report["after"]
-    assert before["word_accuracy"] > 0
-    assert after["word_accuracy"] >= before["word_accuracy"] - 0.02
+    assert before["scores"]["word_accuracy"] > 0
+    assert after["scores"]["word_accuracy"] >= before["scores"]["word_accuracy"] - 0.02
     assert (report["checked"]["count"], report["calibration"]["count"]) == (100, 512)
     assert nodes(path)["QuantizeLinear"] >= len(report["layers"]["int8"]) > 0
     assert after["images_per_second"]["batch_32"]["median"] > 0
@@ -62,7 +66,7 @@ def test_int8_loses_no_more_words_than_the_bound(trained: Path) -> None:
     assert not card["metrics"]  # they were the float reader's
     assert list(card["speeds"].values()) == [round(one["median"], 1) for one in after["images_per_second"].values()]
     assert [name.partition(", ")[2].partition(", ")[0] for name in card["speeds"]] == ["batch 1", "batch 32"]
-    assert inkmill.load(path, "cpu").card.provenance["speeds"] == card["speeds"]
+    assert inkmill.load(path, "cpu").header.provenance["speeds"] == card["speeds"]
     assert (trained / "quantize" / "export" / "metrics.json").exists()
     assert not (trained / "export").exists()  # what an export of the user's own would have left
 
@@ -86,7 +90,7 @@ def test_pictures_without_labels_are_compared_by_their_strings(trained: Path) ->
     spec.quantize.calibration_images, spec.quantize.max_drop = 100, 1.0
     quantize(spec)
     report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
-    assert report["before"]["word_accuracy"] is None
+    assert report["before"]["scores"] == {}
     assert report["drop"] == pytest.approx(1 - report["strings_equal"])
     assert report["checked"] == report["calibration"]
     assert report["checked"]["count"] == 100
@@ -205,14 +209,22 @@ def test_what_tao_has_and_this_has_not_is_refused(setting: str, said: str) -> No
         load_spec(None, [setting])
 
 
+READS = Recognition(ModelSpec(), Charset(tuple("abxy")), 4)
+
+
+def readings(*texts: str) -> list[Reading]:
+    return [Reading(text, 0.5) for text in texts]
+
+
 @pytest.mark.parametrize(("lost", "count"), [(1, 100), (1, 50), (1, 20), (3, 300), (7, 10)])
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_loss_at_the_bound_is_within_it(lost: int, count: int, labelled: bool) -> None:
-    right, wrong = ["a"] * count, ["b"] * lost + ["a"] * (count - lost)
-    assert drop(right, wrong, right if labelled else None) == lost / count
-    assert drop(wrong, right, right) == -lost / count  # int8 may read better
+    truths = ["a"] * count
+    right, wrong = readings(*truths), readings(*["b"] * lost, *["a"] * (count - lost))
+    assert drop(READS, right, wrong, truths if labelled else None) == lost / count
+    assert drop(READS, wrong, right, truths) == -lost / count  # int8 may read better
 
 
 def test_only_what_the_labels_say_counts_where_there_are_labels() -> None:
-    assert drop(["a", "x"], ["a", "y"], ["a", "b"]) == 0
-    assert drop(["a", "x"], ["a", "y"], None) == 0.5
+    assert drop(READS, readings("a", "x"), readings("a", "y"), ["a", "b"]) == 0
+    assert drop(READS, readings("a", "x"), readings("a", "y"), None) == 0.5

@@ -97,7 +97,7 @@ def test_an_engine_lies_beside_all_that_reading_with_it_needs(
     read = ModelHeader.model_validate(
         {name: told[name] for name in ("model", "charset", "normalise", "max_label_length")}
     )
-    original = OnnxReader(reader, "cpu").card
+    original = OnnxReader(reader, "cpu").header
     assert read.model_copy(update={"provenance": original.provenance}) == original
     assert [one["verb"] for one in told["made"]] == ["export", "engine"]
     assert not told["metrics"]

@@ -1,7 +1,8 @@
-"""Whether the exported file reads what torch reads: strings and probabilities, image by image."""
+"""Whether the exported file reads what torch reads: answers and probabilities, image by image."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,17 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.sample import SampleSet
-from inkmill.errors import ConfigError, InkmillError
+from inkmill.errors import InkmillError
 from inkmill.runtime.reader import BaseReader
-from inkmill.tasks.recognition.decoder import ALL, BEST
+from inkmill.tasks.base import Outputs, Prediction
 
 TOLERANCE = 1e-3
 """Largest difference of a probability in fp32."""
-TIE = 1e-4
-"""Two classes whose probabilities are nearer than this: rounding may make either the best. The order of a sum changes a
-probability in fp32 by up to some 1e-5, and among many images one meets such a step. It excuses nothing."""
 HALF_SHARE = 0.999
-"""Share of equal strings that fp16 must reach; its probabilities are reported, not bounded."""
+"""Share of equal answers that fp16 must reach; its probabilities are reported, not bounded."""
 INT8_SHARE = 0.99
 """The same of int8. A sum between two steps is rounded to one by torch and perhaps to the other by ONNX Runtime: what a
 reader is unsure of may then be read otherwise."""
@@ -34,11 +32,11 @@ class Parity:
 
     Attributes:
         crops: images read by both.
-        equal: of how many the texts are the same.
-        ties: of how many they differ, from a step on at which two classes are equally probable (see TIE).
-        difference: largest difference of the probability of a step's best class.
-        texts: the different texts that ours read; where there are few, equality says little.
-        differing: the first texts that differ, ours and theirs.
+        equal: of how many the answers are the same.
+        ties: of how many they differ because two classes are equally probable (see `Task.is_tie`).
+        difference: largest difference of a probability.
+        texts: the different answers of ours; where there are few, equality says little.
+        differing: the first answers that differ, ours and theirs.
     """
 
     crops: int = 0
@@ -50,7 +48,7 @@ class Parity:
 
     @property
     def share(self) -> float:
-        """Equal texts / all."""
+        """Equal answers / all."""
         return self.equal / self.crops if self.crops else 0.0
 
     def holds(self, precision: str) -> bool:
@@ -73,64 +71,63 @@ class Parity:
 
 
 def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
-    """Let both read all images, best class of each step, and return how alike they are.
+    """Let two readers of one task read all images, and return how alike they are.
 
     Raises:
-        InkmillError: `theirs` cannot be run, or gives another number of steps.
+        InkmillError: `theirs` cannot be run, or gives outputs of another shape.
     """
-    parity = Parity()
+    parity, task = Parity(), ours.task
+    decoder = task.plain_decoder().limited_to(theirs.given, "the exported graph")
     for batch in samples.batches(_BATCH, first=1):
-        ids, probabilities = best_classes(ours, batch)
-        other_ids, other_probabilities = _classes(theirs, batch)
-        if other_ids.shape != ids.shape:
-            raise InkmillError(
-                f"the exported graph gives {other_ids.shape[1]} steps, torch {ids.shape[1]}; please report this model"
-            )
-        # 1. Texts: each side's classes, decoded the same way.
-        texts = _texts(ours, ids, probabilities)
-        other_texts = _texts(ours, other_ids, other_probabilities)
-        unlike = [pair for pair in zip(texts, other_texts, strict=True) if pair[0] != pair[1]]
-        parity.texts.update(texts)
-        parity.crops += len(texts)
-        parity.equal += len(texts) - len(unlike)
-        parity.differing += unlike[: _SHOWN - len(parity.differing)]
+        outputs, others = ours.outputs(batch, decoder.needs), _exported_outputs(theirs, batch, decoder.needs)
+        for name in decoder.needs:
+            if outputs[name].shape != others[name].shape:
+                shapes = f"{others[name].shape}, torch {outputs[name].shape}"
+                raise InkmillError(f"the exported graph gives {name} of shape {shapes}; please report this model")
+
+        # 1. Answers: each side's outputs, decoded the same way.
+        answers, other_answers = answers_of(decoder.decode(outputs)), answers_of(decoder.decode(others))
+        unlike = [row for row, answer in enumerate(answers) if answer != other_answers[row]]
+        parity.texts.update(answers)
+        parity.crops += len(answers)
+        parity.equal += len(answers) - len(unlike)
+        parity.differing += [(answers[row], other_answers[row]) for row in unlike][: _SHOWN - len(parity.differing)]
 
         # 2. Ties explain a difference, they do not excuse it.
-        for row in [row for row, text in enumerate(texts) if text != other_texts[row]]:
-            step = int(np.argmax(ids[row] != other_ids[row]))
-            parity.ties += _is_tie(ours, batch[row : row + 1], step, int(ids[row, step]), int(other_ids[row, step]))
+        if set(task.outputs) <= set(ours.given):  # the reader of an ONNX file may give the best class alone
+            for row in unlike:
+                whole = ours.outputs(batch[row : row + 1], tuple(task.outputs))
+                parity.ties += task.is_tie(whole, {name: array[row : row + 1] for name, array in others.items()})
 
         # 3. Probabilities. NaN is within no bound, and max() would pass over it: it counts as 1.
-        apart = np.abs(probabilities - other_probabilities)
-        parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
+        for name in _floats(outputs):
+            apart = np.abs(outputs[name] - others[name])
+            parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
     return parity
 
 
-def best_classes(reader: BaseReader, images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the best class of each step and its probability, both (B, S), of resized uint8 BHWC images."""
-    outputs = reader.outputs(images, reader.task.plain_decoder().limited_to(reader.given, "").needs)
-    if ALL in outputs:
-        return outputs[ALL].argmax(axis=2), outputs[ALL].max(axis=2)
-    return outputs[BEST[0]], outputs[BEST[1]]
+def answers_of(predictions: Sequence[Prediction]) -> list[str]:
+    """Return what can be equal or not of each prediction: everything but its confidences, as text."""
+    fields = ([value for value in one.as_dict().values() if not isinstance(value, float)] for one in predictions)
+    return [str(values[0]) if len(values) == 1 else str(values) for values in fields]
 
 
-def _texts(reader: BaseReader, ids: NDArray[Any], probabilities: NDArray[Any]) -> list[str]:
-    found = reader.task.plain_decoder().decode(dict(zip(BEST, (ids, probabilities), strict=True)))
-    return [one.as_dict()["text"] for one in found]
+def distance(outputs: Outputs, others: Outputs) -> float:
+    """Return how far outputs have moved; a class that changed counts as a probability that fell from one to zero."""
+    moved = [
+        np.abs(array - others[name]) if array.dtype.kind == "f" else array != others[name]
+        for name, array in outputs.items()
+    ]
+    return float(sum(array.mean() for array in moved))
 
 
-def _is_tie(reader: BaseReader, image: NDArray[np.uint8], step: int, one: int, other: int) -> bool:
-    """Return whether two classes are equally probable at a step; False where a reader gives the best class alone."""
+def _floats(outputs: Outputs) -> list[str]:
+    return [name for name, array in outputs.items() if array.dtype.kind == "f"]
+
+
+def _exported_outputs(reader: BaseReader, batch: NDArray[np.uint8], names: Sequence[str]) -> Outputs:
     try:
-        probable = reader.outputs(image, [ALL])[ALL][0, step]
-    except ConfigError:
-        return False
-    return bool(abs(probable[one] - probable[other]) <= TIE)
-
-
-def _classes(reader: BaseReader, batch: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        return best_classes(reader, batch)
+        return reader.outputs(batch, names)
     except Exception as error:  # onnxruntime's errors share no public base
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InkmillError(f"the exported graph cannot be run ({reason}); please report this model") from error

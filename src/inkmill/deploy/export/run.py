@@ -29,7 +29,6 @@ from inkmill.modelfile.model_card import with_speeds
 from inkmill.runtime.onnx import write_and_open
 from inkmill.runtime.speed import images_per_second, medians
 from inkmill.runtime.torch_reader import TorchReader
-from inkmill.tasks import find_task
 
 _REQUIRED = {
     "fp32": {"string_parity": 1.0, "max_difference": TOLERANCE},
@@ -63,8 +62,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
     with open_results(spec, "export") as results:
         # 1. The model, and what it is verified on.
         reader = TorchReader.load(checkpoint, "cpu", key)
-        if settings.profile == "paddle":
-            refuse_unfit(reader.header, str(checkpoint))
+        outputs = _outputs(reader, spec, checkpoint)
         precision = _precision(reader, spec, checkpoint)
         samples = verification_samples(spec, reader.header, crops)
         parameters = sum(parameter.numel() for parameter in reader.model.parameters())
@@ -75,7 +73,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         # 2. The graph.
         graph = record(
             reader.model,
-            _outputs(spec),
+            outputs,
             profile=settings.profile,
             half=settings.precision == "fp16",
         )
@@ -105,11 +103,14 @@ def _output_path(spec: Spec, checkpoint: Path) -> Path:
     return output_path("export.onnx_file", spec.export.onnx_file, checkpoint, default, (".onnx",))
 
 
-def _outputs(spec: Spec) -> tuple[str, ...]:
-    """Return the task's outputs that the graph gives."""
-    task = find_task("recognition")
-    if spec.export.profile in task.profiles:
-        return tuple(task.profiles[spec.export.profile].outputs.values())
+def _outputs(reader: TorchReader, spec: Spec, checkpoint: Path) -> tuple[str, ...]:
+    """Return the task's outputs that the graph is to give."""
+    task, profile = reader.task, spec.export.profile
+    if profile != "default":
+        if profile not in task.profiles:
+            raise ConfigError(f"{checkpoint}: export.profile={profile} is not for a {task.noun}")
+        refuse_unfit(reader.header, str(checkpoint))
+        return tuple(task.profiles[profile].outputs.values())
     return tuple(name for name, output in task.outputs.items() if spec.export.probabilities or not output.optional)
 
 

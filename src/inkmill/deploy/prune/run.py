@@ -77,7 +77,8 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
         if tests:
             for when, reader in (("before", TorchReader(whole, header)), ("after", TorchReader(model, pruned_header))):
                 rows = read_tests(reader, spec, tests, console)
-                report[when] |= as_metrics(*score_rows(reader.task, rows, list(tests)))
+                scores, per_set = score_rows(reader.task, rows, list(tests))
+                report[when] |= {**as_metrics(scores, per_set), "headline": scores.headline()}
         report["layers"] = [{"name": one.name, "before": one.before, "after": one.after} for one in layers]
         write_json_atomic(results.folder / "metrics.json", report)
         show(console, report, layers)
@@ -197,9 +198,8 @@ def show(console: Console, report: dict[str, Any], layers: Sequence[PrunedLayer]
         table.add_row(name, *(f"{count / 1e6:,.2f} M" for count in counts), f"{counts[1] / counts[0]:.3f}")
     for row in speed_rows(before, after):
         table.add_row(*row)
-    for name, key in (("word accuracy", "word_accuracy"), ("CER", "cer")):
-        if key in before:
-            table.add_row(name, *(f"{side[key]:.2%}" for side in (before, after)), "")
+    for key in before.get("headline", ()):
+        table.add_row(key.replace("_", " "), *(f"{side['headline'][key]:.2%}" for side in (before, after)), "")
     console.print(table)
     coupled = {layer.group: layer for layer in layers}.values()  # one layer stands for its group
     print_line(

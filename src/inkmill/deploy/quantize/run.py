@@ -18,18 +18,18 @@ from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.data.jobs.sample import SampleSet, read_resized
-from inkmill.data.types import Text, Texts
+from inkmill.deploy.export.parity import answers_of
 from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
 from inkmill.deploy.quantize.layers import Layer, asked_for, find_layers, load_graph, measure_ranges
 from inkmill.deploy.quantize.search import RANKED_ON, Chosen, search
 from inkmill.deploy.samples import calibration_samples, verification_sources
-from inkmill.errors import ConfigError, DataError
+from inkmill.errors import ConfigError
 from inkmill.files import atomic_path, write_json_atomic
 from inkmill.modelfile.model_card import with_speeds, write_model_card
 from inkmill.runtime.onnx import OnnxReader, write_and_open
 from inkmill.runtime.reader import BaseReader
 from inkmill.runtime.speed import BATCHES, ROUNDS, images_per_second, medians
-from inkmill.tasks.base import Prediction
+from inkmill.tasks.base import Prediction, Task, Truth
 
 CHECKED = 2000
 """Images on which both readers are compared, spread evenly over the set: 1 of 2000 is 0.05 %."""
@@ -65,7 +65,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
         # 2. Ranges on one set of images, and what the float reader says of another.
         calibration, checked, truths = _samples(spec, before)
         ranges = measure_ranges(model, wanted, calibration)
-        texts = read_all(before, checked)
+        read = read_all(before, checked)
 
         # 3. The graph with the fewest layers in float that loses no more than the bound.
         with atomic_path(path) as temporary:
@@ -74,13 +74,13 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 wanted,
                 ranges,
                 open_reader=lambda graph: write_and_open(graph, before.header, temporary, key),
-                drop_of=lambda reader: drop(texts, read_all(reader, checked), truths),
+                drop_of=lambda reader: drop(before.task, read, read_all(reader, checked), truths),
                 images=np.stack(checked.images[:RANKED_ON]),
                 max_drop=spec.quantize.max_drop,
             )
 
             # 4. Both readers side by side: strings, accuracy, speed and size.
-            report = _report(spec, before, texts, found, layers, wanted, checked, truths)
+            report = _report(spec, before, read, found, layers, wanted, checked, truths)
             report["calibration"] = _named(calibration)
             header = _header(before, given, report)
             after = write_and_open(found.model, header, temporary, key)
@@ -104,42 +104,39 @@ def _fixed_reader(source: Path, key: Key | None, given: Path) -> OnnxReader:
     return reader
 
 
-def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list[str] | None]:
-    """Return the samples to calibrate on, those to compare on, and the latter's texts where they have labels."""
+def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list[Truth] | None]:
+    """Return the samples to calibrate on, those to compare on, and the latter's truths where they have labels."""
     calibration = calibration_samples(spec, reader.resize, spec.quantize.calibration_images)
     where, sources = verification_sources(spec)
     if not sources:  # a folder of images alone, of which nobody knows what they say
         return calibration, calibration, None
     checked = read_resized(sources, CHECKED, reader.resize)
     checked.origin = f"{where}: {checked.origin}"
-    texts = [target.value for target in checked.targets if isinstance(target, Text)]
-    if len(texts) != len(checked.images):
-        raise DataError(f"{checked.origin}: its labels are not texts, and quantize compares readings with them")
-    return calibration, checked, reader.task.truths(Texts(texts))
+    return calibration, checked, reader.task.truths(checked.targets)
 
 
 def _report(
     spec: Spec,
     before: OnnxReader,
-    texts: list[str],
+    read: list[Prediction],
     found: Chosen,
     layers: Sequence[Layer],
     wanted: Sequence[Layer],
     checked: SampleSet,
-    truths: list[str] | None,
+    truths: list[Truth] | None,
 ) -> dict[str, Any]:
     after = read_all(found.reader, checked)
     in_int8 = [layer for layer in wanted if layer not in found.in_float]
-    accuracy = [None if truths is None else share_equal(some, truths) for some in (texts, after)]
+    scores = [{} if truths is None else before.task.score(truths, some).headline() for some in (read, after)]
     return {
         "setting": spec.quantize.model_dump(mode="json", include={"algorithm", "calibration_images", "max_drop"}),
         "device": before.runs_on,
         "checked": _named(checked),
-        "strings_equal": share_equal(texts, after),
+        "strings_equal": share_equal(answers_of(read), answers_of(after)),
         "drop": found.drop,
         "tried": found.tried,
-        "before": {"word_accuracy": accuracy[0]},
-        "after": {"word_accuracy": accuracy[1]},
+        "before": {"scores": scores[0]},
+        "after": {"scores": scores[1]},
         "layers": {
             "int8": [layer.name for layer in in_int8],
             "float": [layer.name for layer in layers if layer not in in_int8],
@@ -160,17 +157,13 @@ def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
         int8=len(report["layers"]["int8"]),
         in_float=report["layers"]["float"],
         strings_equal=report["strings_equal"],
-        word_accuracy={when: report[when]["word_accuracy"] for when in ("before", "after")},
+        scores={when: report[when]["scores"] for when in ("before", "after")},
     )
 
 
-def read_all(reader: BaseReader, samples: SampleSet) -> list[str]:
-    """Return the texts of resized images of one width."""
-    return [text for batch in samples.batches(READ_AT_ONCE) for text in _texts(reader.predict(batch))]
-
-
-def _texts(predictions: Sequence[Prediction]) -> list[str]:
-    return [prediction.as_dict()["text"] for prediction in predictions]
+def read_all(reader: BaseReader, samples: SampleSet) -> list[Prediction]:
+    """Return the predictions for resized images of one width."""
+    return [one for batch in samples.batches(READ_AT_ONCE) for one in reader.predict(batch)]
 
 
 def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:
@@ -178,12 +171,20 @@ def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:
     return sum(a == b for a, b in zip(texts, others, strict=True)) / len(texts)
 
 
-def drop(before: Sequence[str], after: Sequence[str], truths: Sequence[str] | None) -> float:
-    """Return what was lost, in 0..1: word accuracy where it is known what the pictures say, else equal strings."""
+def drop(
+    task: Task, before: Sequence[Prediction], after: Sequence[Prediction], truths: Sequence[Truth] | None
+) -> float:
+    """Return what was lost, in 0..1: right answers where there are labels, else equal answers."""
+    if truths is None:
+        lost = sum(a != b for a, b in zip(answers_of(before), answers_of(after), strict=True))
+    else:
+        lost = _right(task, before, truths) - _right(task, after, truths)
     # Counted and divided once: a loss of 1 in 100 is 0.01 then, and not a little more than the bound.
-    truths = before if truths is None else truths
-    lost = sum((old == truth) - (new == truth) for old, new, truth in zip(before, after, truths, strict=True))
     return lost / len(before)
+
+
+def _right(task: Task, predictions: Sequence[Prediction], truths: Sequence[Truth]) -> int:
+    return sum(task.error(truth, one) is None for truth, one in zip(truths, predictions, strict=True))
 
 
 def show(console: Console, report: dict[str, Any]) -> None:
@@ -191,8 +192,8 @@ def show(console: Console, report: dict[str, Any]) -> None:
     before, after = report["before"], report["after"]
     table = comparison_table("float", "int8", "int8 / float")
     table.add_row("strings equal", "", f"{report['strings_equal']:.2%}", "")
-    if before["word_accuracy"] is not None:
-        table.add_row("word accuracy", *(f"{side['word_accuracy']:.2%}" for side in (before, after)), "")
+    for title in before["scores"]:
+        table.add_row(title.replace("_", " "), *(f"{side['scores'][title]:.2%}" for side in (before, after)), "")
     sizes = before["bytes"], after["bytes"]
     table.add_row("file", *(f"{size / 2**20:.2f} MiB" for size in sizes), f"{sizes[1] / sizes[0]:.2f}")
     for row in speed_rows(before, after):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.deploy.export.parity import best_classes
+from inkmill.deploy.export.parity import distance
 from inkmill.deploy.quantize.layers import Layer, Ranges, quantised
 from inkmill.errors import InkmillError
 from inkmill.runtime.reader import BaseReader
@@ -96,13 +96,7 @@ def rank(
     model: Any, layers: Sequence[Layer], ranges: Ranges, open_reader: OpenReader, images: NDArray[np.uint8]
 ) -> list[Layer]:
     """Return the layers, first the one whose int8 alone moves the probabilities furthest."""
-    before = best_classes(open_reader(model), images)
+    before = open_reader(model).outputs(images)
     alone = (open_reader(quantised(model, [layer], ranges)) for layer in layers)
-    moved = [_distance(before, best_classes(reader, images)) for reader in alone]
+    moved = [distance(before, reader.outputs(images)) for reader in alone]
     return [layers[place] for place in np.argsort(-np.asarray(moved), kind="stable")]
-
-
-def _distance(before: tuple[Any, Any], after: tuple[Any, Any]) -> float:
-    """A class that changed counts as a probability that fell from one to zero."""
-    (ids, probabilities), (other_ids, other_probabilities) = before, after
-    return float(np.where(ids == other_ids, np.abs(probabilities - other_probabilities), 1.0).mean())

@@ -18,7 +18,7 @@ from inkmill.errors import DataError, ModelFileError
 from inkmill.tasks.base import GraphProfile, Output, Outputs, Prediction, Say, Task, Truth
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
-from inkmill.tasks.recognition.decoder import ALL, PADDLE_INPUT, PADDLE_OUTPUT, Reading, TextDecoder, read_words
+from inkmill.tasks.recognition.decoder import ALL, BEST, PADDLE_INPUT, PADDLE_OUTPUT, Reading, TextDecoder, read_words
 from inkmill.tasks.recognition.metrics import RecognitionScores, score
 from inkmill.tasks.recognition.normalise import Normaliser
 from inkmill.tasks.recognition.rules import TextRules
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 200_000
 """More than Unicode has assigned."""
+TIE = 1e-4
+"""Two classes whose probabilities are nearer than this: rounding may make either the best. The order of a sum changes a
+probability in fp32 by up to some 1e-5, and among many images one meets such a step."""
 _SHOWN_CHARACTERS = 300
 
 
@@ -165,6 +168,13 @@ class Recognition(Task):
             raise ModelFileError(f"{where}: its graph gives classes that its header does not know")
         if ALL in outputs and outputs[ALL].shape[2] != self.codec.num_classes:
             raise ModelFileError(f"{where}: its graph gives {ALL} of shape {outputs[ALL].shape}; export it once more")
+
+    def is_tie(self, ours: Outputs, theirs: Outputs) -> bool:
+        """Return whether, at the first step that differs, both classes are equally probable (within TIE) for `ours`."""
+        other = theirs[ALL].argmax(axis=2) if ALL in theirs else theirs[BEST[0]]
+        step = int(np.argmax(ours[BEST[0]][0] != other[0]))
+        probable, classes = ours[ALL][0, step], (ours[BEST[0]][0, step], other[0, step])
+        return bool(abs(probable[classes[0]] - probable[classes[1]]) <= TIE)
 
     def no_prediction(self) -> Reading:
         """Return the empty text with confidence 0."""
