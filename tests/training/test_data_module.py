@@ -139,7 +139,7 @@ def test_labels_that_cannot_be_encoded_are_left_out_and_noted(few_captchas: Path
     texts = [text for batch in data.train_dataloader() for text in batch.texts]
     assert texts
     assert all("9" not in text for text in texts)
-    assert any(f"{120 - len(texts)} labels with characters that are not in the list" in note for note in data.notes)
+    assert any(f"{120 - len(texts)} labels left out: out of charset" in note for note in data.notes)
     with pytest.raises(DataError, match="none of its 108 labels can be encoded"):
         TextDataModule(few_captchas, max_label_length=3).setup()
 

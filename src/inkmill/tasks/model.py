@@ -86,7 +86,18 @@ class TaskModel(Network):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the outputs, read without help, and the loss as in training; features are computed once."""
 
-    # What fine-tuning asks
+    # What compression and fine-tuning ask
+
+    def probe(self, images: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """See `Network.probe`; heads that take one step after the other do it with a single step."""
+        outputs = self.full_pass(images)
+        return outputs, (len(images), *outputs.shape[1:])
+
+    def full_pass(self, images: Tensor) -> Tensor:
+        """See `Network.full_pass`; a network whose `forward` gives several tensors returns the first."""
+        outputs = self(images)
+        first: Tensor = outputs if isinstance(outputs, Tensor) else outputs[0]
+        return first
 
     def class_axes(self) -> dict[str, tuple[int, int]]:
         """Return the tensors that have one row or column a class: name -> (dimension, index of class 0 in it)."""

@@ -10,7 +10,6 @@ middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,19 +19,22 @@ from typing import Literal
 import numpy as np
 import torch
 
-from inkmill.config.dataset import AugmentationSpec, SourceSpec
+from inkmill.config.dataset import AugmentationSpec, DatasetSpec, SourceSpec
+from inkmill.config.model import ModelSpec
+from inkmill.config.spec import Spec
 from inkmill.data.augment import open_augmentation
+from inkmill.data.jobs.check import check_targets
 from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
 from inkmill.data.loaders.dali import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Source, Subset, holdout, open_source
-from inkmill.data.types import Text
 from inkmill.errors import DataError, MissingExtraError
 from inkmill.tasks.recognition.charset import Charset
-from inkmill.tasks.recognition.codecs import Codec, make_codec
-from inkmill.tasks.recognition.normalise import Normaliser
+from inkmill.tasks.recognition.codecs import Codec
+from inkmill.tasks.recognition.rules import TextRules
+from inkmill.tasks.recognition.task import Recognition
 from inkmill.training.tensor_loader import TensorLoader
 
 try:
@@ -48,7 +50,7 @@ Data = str | Path | SourceSpec | Source
 class _Opened:
     train: Source
     val: Source
-    codec: Codec
+    task: Recognition
     notes: list[str]
 
 
@@ -100,7 +102,7 @@ class TextDataModule(LightningDataModule):
         super().__init__()
         self._data, self._val_fraction = (train, val), val_fraction
         self._prediction, self._max_label_length = prediction, max_label_length
-        self._charset, self._normaliser = charset, Normaliser(list(normalise))
+        self._charset, self._normalise = charset, list(normalise)
         self._workers, self._use_dali = num_workers, use_dali
         if isinstance(augmentation, str):
             augmentation = AugmentationSpec(preset=augmentation)
@@ -121,7 +123,7 @@ class TextDataModule(LightningDataModule):
         Raises:
             DataError: there is no data, or none of it can be used.
         """
-        return self._opened.codec
+        return self._opened.task.codec
 
     @property
     def notes(self) -> list[str]:
@@ -147,22 +149,29 @@ class TextDataModule(LightningDataModule):
 
     @cached_property
     def _opened(self) -> _Opened:
+        # 1. Open the sets.
         train, val = (None if data is None else _open(data) for data in self._data)
         if train is None:
             raise DataError("a TextDataModule needs training data: give a path or a source")
         notes = [note for source in (train, val) if source is not None for note in source.notes]
-        charset = self._charset
-        if charset is None:  # of what is held out too, as in `inkmill train`
-            charset = Charset.from_texts(_texts(train, self._normaliser))
-        elif not isinstance(charset, Charset):
-            charset = Charset.from_file(charset)
+        # 2. Settle the task, on what is held out too, as `inkmill train` does.
+        spec = Spec(
+            model=ModelSpec(prediction=self._prediction),
+            dataset=DatasetSpec(max_label_length=self._max_label_length, normalise=self._normalise),
+        )
+        if isinstance(self._charset, Charset):
+            task = Recognition(spec.model, self._charset, self._max_label_length, self._normalise)
+        else:
+            spec.dataset.character_list_file = None if self._charset is None else str(self._charset)
+            task = Recognition.from_data(spec, [train], lambda line: None)
+        # 3. Hold some out where no validation set is given, and leave out what cannot be used.
         if val is None:
             kept, held = holdout(train, self._val_fraction)
             notes.append(f"{len(held):,} of {len(train):,} samples are held out for validation")
             train, val = Subset(train, kept), Subset(train, held)
-        codec = make_codec(self._prediction, charset, self._max_label_length)
-        train, val = (_usable(source, codec, self._normaliser, notes) for source in (train, val))
-        return _Opened(train, val, codec, notes)
+        rules = TextRules(task.resize, task.codec, task.normaliser)  # the model is anyone's: its time steps are unknown
+        train, val = (_usable(source, rules, notes) for source in (train, val))
+        return _Opened(train, val, task, notes)
 
     def _ready(self, source: Source, shuffle: bool) -> TensorLoader:
         plan = LoadPlan(source, shuffle=shuffle, **self._options)  # type: ignore[arg-type]
@@ -172,7 +181,7 @@ class TextDataModule(LightningDataModule):
             plan = replace(plan, augmentation=self._augmentation)
         if self.trainer is not None:
             plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
-        loader = TensorLoader(self._loader(plan), self._opened.codec, self._normaliser)
+        loader = TensorLoader(self._loader(plan), self._opened.task.codec, self._opened.task.normaliser)
         self._loaders.append(loader)
         return loader
 
@@ -212,31 +221,10 @@ def _open(data: Data | Sequence[Data]) -> Source:
     return sources[0] if weights == [1.0] else Mix(sources, weights)
 
 
-def _texts(source: Source, normaliser: Normaliser) -> list[str]:
-    """Return all labels of a source, normalised.
-
-    Raises:
-        DataError: a target that is no text.
-    """
-    targets = [source.target(index) for index in range(len(source))]
-    texts = [target.value for target in targets if isinstance(target, Text)]
-    if len(texts) != len(targets):
-        raise DataError(f"{source.name} holds targets that are no texts: a TextDataModule is for texts")
-    return normaliser.apply_all(texts)
-
-
-def _usable(source: Source, codec: Codec, normaliser: Normaliser, notes: list[str]) -> Source:
-    """Return the samples whose labels the codec can encode; the others are noted by reason."""
-    lost: Counter[str] = Counter()
-    cache = []
-    for index, text in enumerate(_texts(source, normaliser)):
-        if len(text) > codec.max_label_length:
-            lost[f"longer than {codec.max_label_length} characters"] += 1
-        elif codec.charset.unknown(text):
-            lost["with characters that are not in the list"] += 1
-        else:
-            cache.append(index)
-    notes.extend(f"{source.name}: {count:,} labels {reason} are left out" for reason, count in lost.items())
-    if not cache:
+def _usable(source: Source, rules: TextRules, notes: list[str]) -> Source:
+    """Return the samples whose labels can be encoded; the others are noted by reason."""
+    kept, lost = check_targets(source, rules, np.arange(len(source)))
+    notes.extend(f"{source.name}: {count:,} labels left out: {name.replace('_', ' ')}" for name, count in lost.items())
+    if not len(kept):
         raise DataError(f"{source.name}: none of its {len(source)} labels can be encoded: {'; '.join(notes[-2:])}")
-    return Subset(source, np.array(cache)) if lost else source
+    return Subset(source, kept) if lost else source

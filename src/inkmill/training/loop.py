@@ -34,7 +34,7 @@ from inkmill.training.loss_watch import LossWatch
 from inkmill.training.optim import Schedule, build_optimizer
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
-from inkmill.training.stopping import StopSignal
+from inkmill.training.ranks import StopSignal
 from inkmill.training.validate import Validation, validate
 
 
