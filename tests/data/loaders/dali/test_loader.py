@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -143,29 +142,6 @@ def test_changes_for_another_engine_are_handed_over(plan: Callable[..., LoadPlan
             assert np.abs(batch.images.astype(int) - expected.images).max() <= 2
 
 
-def test_three_epochs_lose_and_repeat_nothing(loader: DaliLoader) -> None:
-    loader.set_epoch(10)
-    orders = []
-    for _ in range(3):
-        batches = list(loader)
-        assert [len(batch) for batch in batches] == [8] * 8 + [3]
-        orders.append([key for batch in batches for key in batch.keys])
-        assert sorted(orders[-1]) == sorted(loader.plan.source.key(i) for i in range(67))
-    assert orders[0] != orders[1] != orders[2]
-
-
-@pytest.mark.parametrize("position", [0, 1, 5, 8, 9])
-def test_resume_gives_the_remaining_batches(
-    loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any], position: int
-) -> None:
-    loader.set_epoch(1)
-    list(islice(loader, position))
-    state = json.loads(json.dumps(loader.state_dict()))
-    list(islice(loader, 2))  # whatever happens in between
-    loader.load_state_dict(state)
-    assert snapshot(loader) == (reference[2] if position == 9 else reference[1][position:])
-
-
 def test_resume_in_a_new_loader_gives_the_same_bytes(
     plan: Callable[..., LoadPlan], reference: list[Any], snapshot: Callable[..., Any]
 ) -> None:
@@ -175,46 +151,6 @@ def test_resume_in_a_new_loader_gives_the_same_bytes(
     with DaliLoader(plan(augmentation=STRONG), 2) as resumed:
         resumed.load_state_dict(state)
         assert snapshot(resumed) == reference[0][6:]
-
-
-def test_leaving_an_epoch_early_begins_the_next_one(
-    loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any]
-) -> None:
-    loader.set_epoch(0)
-    assert snapshot(islice(loader, 2)) == reference[0][:2]
-    assert snapshot(islice(loader, 1)) == reference[1][:1]
-    assert snapshot(loader) == reference[2]
-
-
-def test_a_closed_loader_starts_again(loader: DaliLoader, reference: list[Any], snapshot: Callable[..., Any]) -> None:
-    loader.close()
-    loader.close()
-    loader.set_epoch(2)
-    assert snapshot(loader) == reference[2]
-
-
-def test_batches_stay_as_they_are_while_the_loader_goes_on(loader: DaliLoader, snapshot: Callable[..., Any]) -> None:
-    loader.set_epoch(0)
-    batches = list(loader)
-    before = snapshot(batches)
-    list(loader)
-    assert snapshot(batches) == before
-
-
-def test_ranks_share_each_epoch(plan: Callable[..., LoadPlan]) -> None:
-    expected = [batch.keys for batch in make_loader(plan(batch_size=16))]
-    loaders = [DaliLoader(plan(batch_size=4, rank=rank, world_size=4)) for rank in range(4)]
-    parts = [list(loader) for loader in loaders]
-    assert [[key for part in row for key in part.keys] for row in zip(*parts, strict=True)] == expected
-    for loader in loaders:
-        loader.close()
-
-
-def test_a_rank_without_rows_gets_an_empty_batch(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
-    few = CaptchaSource(crops.folder, crops.names[:9])
-    with DaliLoader(plan(few, batch_size=2, rank=0, world_size=4, augmentation=STRONG)) as loader:
-        batches = list(loader)
-    assert [batch.images.shape for batch in batches] == [(2, 32, 96, 3), (0, 32, 96, 3)]
 
 
 @pytest.mark.parametrize(("tier", "augment_on"), [("ram", "cpu"), ("disk", "dali")])

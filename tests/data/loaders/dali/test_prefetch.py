@@ -13,7 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from captcha_source import CaptchaSource, PaintedSource
+from captcha_source import CaptchaSource
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment import Augmentation
@@ -98,34 +98,6 @@ def test_any_number_of_processes_stages_the_same_bytes(
         several.load_state_dict(state)
         assert snapshot(several) == snapshot(alone)
     assert not active_children()
-
-
-def test_polygons_follow_their_pictures(plan: Callable[..., LoadPlan]) -> None:
-    wanted = plan(PaintedSource(9), batch_size=3)
-    with staged_by(wanted, 1) as dali:
-        for batch, expected in zip(dali, make_loader(wanted), strict=True):
-            for target, other in zip(batch.targets, expected.targets, strict=True):
-                assert type(target) is type(other)
-                for points, others in zip(getattr(target, "points", ()), getattr(other, "points", ()), strict=True):
-                    assert np.allclose(points, others)
-        assert dali.stats.regions
-
-
-def test_bad_samples_are_skipped_and_counted(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
-    source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
-    with staged_by(plan(source, on_bad_sample="skip", max_bad=0.05), 1) as loader:
-        for epoch in (1, 2):
-            assert sorted(key for batch in loader for key in batch.keys) == sorted(
-                name for index, name in enumerate(crops.names) if index != 9
-            )
-            assert loader.stats.left_out == epoch
-        assert [key for keys in loader.stats.skipped.values() for key in keys] == [crops.names[9]]
-
-
-def test_a_bad_sample_is_an_error_that_names_it(plan: Callable[..., LoadPlan], crops: CaptchaSource) -> None:
-    source = CaptchaSource(crops.folder, crops.names, broken=frozenset({9}))
-    with staged_by(plan(source), 1) as loader, pytest.raises(DataError, match=f"sample '{crops.names[9]}' of captchas"):
-        list(loader)
 
 
 def test_a_process_that_dies_is_reported_and_replaced(
