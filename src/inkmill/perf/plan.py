@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from inkmill import __version__
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LOADERS
 from inkmill.data.pipeline.cache import default_cache_dir
@@ -29,6 +28,7 @@ from inkmill.files import write_json_atomic
 from inkmill.machine import cores, cpu_model
 from inkmill.perf.predict import Facts, Prediction, Settings, Tier, predict
 from inkmill.perf.rules import WORTH
+from inkmill.version import __version__
 
 _WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WORKERS_A_CORE = 8  # at most, where they wait for the disk
