@@ -305,7 +305,8 @@ def test_the_time_limit_holds_for_slow_steps(
     spec = spec_of(f"dataset.workers={workers}", "dataset.batch_size=32", "train.num_epochs=9")
     found = diagnose(spec, lambda line: None, source=whole, seconds=budget)
     assert found.seconds < budget + 2 * SLOW_STEP_S, found.phases
-    assert found.verdict.name == "compute", found.verdict.sentence
+    busy = (found.others_cores or 0.0) > 0.5  # then that is an answer too; "cannot tell" never is
+    assert found.verdict.name in ({"compute", "launch"} if busy else {"compute"}), found.verdict.sentence
     assert {stall.state for stall in found.test.stalls if stall.name != "launch"} == {"absent"}
 
 
@@ -314,6 +315,6 @@ def test_a_budget_below_the_floor_still_answers_and_names_what_it_left_out(
 ) -> None:
     whole = Subset(open_source(SourceSpec(path=str(captchas))), range(500))
     found = diagnose(spec_of("dataset.batch_size=32"), lambda line: None, source=whole, seconds=1)
-    assert found.test.warm.count == 2, "two rounds are the floor"
-    assert found.seconds < 24 * SLOW_STEP_S
-    assert found.notes
+    assert found.test.warm.count == 1, "one round is the floor"
+    assert found.seconds < 16 * SLOW_STEP_S
+    assert any("a second round" in note for note in found.notes)

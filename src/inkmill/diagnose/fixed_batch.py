@@ -98,7 +98,7 @@ def fixed_batch(harness: StepHarness, loader: DeviceLoader, deadline: Deadline) 
     Args:
         harness: the step.
         loader: the real loader, warm: at least one batch was taken from it.
-        deadline: of the diagnosis; two rounds are measured whatever it says.
+        deadline: of the diagnosis; one round is measured whatever it says.
     """
     return _Test(harness, loader, deadline).run()
 
@@ -149,6 +149,7 @@ class _Test:
         self.batch = next(harness.repeated())
         self.notes: list[str] = []
         self.launch_s = 0.0
+        self.step_s = 0.0  # of the batch on the device, about
 
     def run(self) -> FixedBatch:
         # 1. How many steps make a window, and which samples they read.
@@ -161,7 +162,8 @@ class _Test:
             kinds["repeated"] = _Kind(lambda: self._window(iter(lambda: self.batch, None), self.steps))
         kinds["memory"] = _Kind(lambda: self._window(memory, self.steps))
         kinds["warm"] = _Kind(self._warm)
-        if self._can_be_cold():
+        # A round takes a step in memory, and two of each other kind: the first one of those is not measured.
+        if self.deadline.allows("reading from the disk", 10 * self.step_s, _UNTIL) and self._can_be_cold():
             kinds["cold"] = _Kind(self._cold)
         if self.on_gpu:
             kinds["queued"] = _Kind(self._queued)
@@ -169,8 +171,9 @@ class _Test:
             self.notes.append("this system does not tell how long a thread waits for a core: launch was not measured")
         # 3. Rounds of windows, and more of them where noise leaves the answer open.
         began = perf_counter()
+        floor = 2 if self.deadline.allows("a second round of the fixed-batch test", 6 * self.step_s, _UNTIL) else 1
         for turn in range(1, _TURNS + 1):
-            measure_in_rounds({name: kind.window for name, kind in kinds.items()}, Rounds(self.seconds))
+            measure_in_rounds({name: kind.window for name, kind in kinds.items()}, Rounds(self.seconds, floor))
             found = self._result(kinds)
             if not undecided(found):
                 break
@@ -183,14 +186,18 @@ class _Test:
         """Warm up, and return how many steps fill a window."""
         until = perf_counter() + 2 * self.window_s
         for _ in range(_STEPS):  # the first step of a shape allocates, chooses kernels, perhaps compiles
+            began = perf_counter()
             self.harness.step(self.batch)
             self.harness.settle()
+            self.step_s = perf_counter() - began
             if perf_counter() > until:
                 break
         if self.on_gpu:
             self.launch_s = self.harness.clock.launch_s(lambda: self.harness.step(self.batch))
-        took = self._window(iter(lambda: self.batch, None), _STEPS).seconds
-        return max(_STEPS, round(self.window_s / took))
+        if self.step_s > 4 * self.window_s:  # too slow to do it once more for nothing
+            return 1
+        self.step_s = self._window(iter(lambda: self.batch, None), _STEPS).seconds
+        return max(_STEPS, round(self.window_s / self.step_s))
 
     def _window(self, batches: Iterator[Batch], steps: int) -> _Window:
         """Do some steps, fewer where they are slow, but at least one."""

@@ -125,7 +125,7 @@ def diagnose(
         say: prints one line.
         source: all training samples, where they are not those that the spec names.
         seconds: the budget of the whole diagnosis. A floor is measured whatever it is: each stage over four batches,
-            two rounds of the fixed-batch test. What there was no time for is among the notes.
+            a round of the fixed-batch test. What there was no time for is among the notes.
         began: `time.monotonic` when that time began; now, where None.
 
     Raises:
