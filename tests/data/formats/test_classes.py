@@ -14,9 +14,8 @@ from inkmill.data.formats.detect import detect_format
 from inkmill.data.types import Labels, Text
 from inkmill.errors import DataError, LabelFileError
 
-NAMES = (
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).map(str.strip).filter(bool)
-)
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0\r\n")
+NAMES = st.text(CHARACTERS, min_size=1, max_size=6).map(str.strip).filter(bool)
 
 
 def read(name: str, path: Path) -> list[tuple[str, Labels]]:

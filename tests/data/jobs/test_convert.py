@@ -21,7 +21,8 @@ from inkmill.data.types import Polygons, Text
 from inkmill.errors import ConfigError, DataError, OutputError
 from inkmill.tasks.recognition.charset import Charset
 
-TEXT_FORMATS = [name for name in FORMATS.names() if name != "multilabel" and not name.endswith("_det")]
+CLASS_FORMATS = {"multilabel", "csv_one_hot", "csv_multitask", "coco", "class_folders"}
+TEXT_FORMATS = [name for name in FORMATS.names() if name not in CLASS_FORMATS and not name.endswith("_det")]
 
 
 def source_of(path: Path | str, **more: object) -> Source:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from inkmill.data.formats.base import Entry, LabelFormat, register
+from inkmill.data.formats.base import Entry, LabelFormat, register, unwritable
 from inkmill.data.formats.lines import raw_lines, write_lines
 from inkmill.data.types import Labels, Target
 from inkmill.errors import DataError, LabelFileError
@@ -98,11 +98,13 @@ class CsvOneHot(LabelFormat):
         write_lines(path, _csv_lines(held, targets, classes))
 
     def refuses(self, image: str, target: Target) -> str | None:
-        """See `LabelFormat.refuses`; CSV can quote everything but a NUL."""
+        """See `LabelFormat.refuses`; a line of the file is one image."""
         if not isinstance(target, Labels):
             return "csv_one_hot holds class names, not texts"
         names = (image, *target.names, *target.unknown)
-        return "a name is empty or holds a NUL" if not all(names) or any("\0" in name for name in names) else None
+        if any(name != name.strip() or not name for name in names):
+            return "a name is empty, or begins or ends with a blank"
+        return next((refusal for name in names if (refusal := unwritable(name, "\r\n\0", "name"))), None)
 
 
 def _csv_lines(entries: list[Entry], targets: list[Labels], classes: list[str]) -> Iterator[str]:
