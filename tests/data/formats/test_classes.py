@@ -9,8 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats import FORMATS, Entry
 from inkmill.data.formats.detect import detect_format
+from inkmill.data.jobs.convert import convert
+from inkmill.data.sources import open_source
 from inkmill.data.types import Labels, Text
 from inkmill.errors import DataError, LabelFileError
 
@@ -138,3 +141,28 @@ def test_what_a_class_format_cannot_hold_is_refused(name: str, target: object, t
     fmt = FORMATS.get(name)()
     with pytest.raises(DataError):
         fmt.write(tmp_path / "x", [Entry("a.png", target, 1)])  # type: ignore[arg-type]
+
+
+ROWS = "path,New York,dog\na.png,1,\nb.png,0,1\n"
+
+
+@pytest.mark.parametrize("destination", ["shards", "csv_one_hot"])
+def test_unknown_labels_and_names_with_spaces_survive_conversion(destination: str, tmp_path: Path, make_images) -> None:
+    folder = make_images(tmp_path / "set", ["a.png", "b.png"])
+    (folder / "classes.csv").write_text(ROWS)
+    source = open_source(SourceSpec(path=str(folder)))
+    convert(source, tmp_path / "out", destination)
+    again = open_source(SourceSpec(path=str(tmp_path / "out")))
+    expected = [Labels(("New York",), ("dog",)), Labels(("dog",))]
+    assert [source.target(i) for i in range(2)] == expected
+    assert [again.target(i) for i in range(2)] == expected
+
+
+@pytest.mark.parametrize("destination", ["lmdb", "multilabel"])
+def test_a_store_without_a_place_for_unknown_classes_refuses_them(
+    destination: str, tmp_path: Path, make_images
+) -> None:
+    folder = make_images(tmp_path / "set", ["a.png", "b.png"])
+    (folder / "classes.csv").write_text(ROWS.replace("New York", "cat"))
+    report = convert(open_source(SourceSpec(path=str(folder))), tmp_path / "out", destination)
+    assert report.rejected == {"label cannot be stored": 1}

@@ -47,6 +47,8 @@ class MultiLabel(LabelFormat):
         """See `LabelFormat.refuses`."""
         if not isinstance(target, Labels):
             return "multilabel holds class names, not texts"
+        if target.unknown:
+            return "multilabel has no place for unknown classes: csv_one_hot has"
         if not image or not all(target.names):
             return "a name is empty"
         # Blanks separate names, so neither the image's nor a class's may hold one.

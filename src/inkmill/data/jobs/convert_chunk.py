@@ -191,6 +191,8 @@ class _Spool(Sink):
         self._file = self.product.open("wb")
 
     def refuses(self, key: str, target: Target) -> str | None:
+        if isinstance(target, Labels) and target.unknown:
+            return "an LMDB has no place for unknown classes: use shards or csv_one_hot"
         if isinstance(target, Labels):
             return next((unwritable(name, " \t", "class name") for name in target.names if " " in name), None)
         return _no_text(target)
@@ -220,7 +222,9 @@ class _Shard(Sink):
 
     def add(self, index: int, key: str, image: bytes, target: Target) -> str:
         extension = "json" if isinstance(target, Labels) else "txt"
-        label = json.dumps({"labels": target.names}) if isinstance(target, Labels) else label_text(target)
+        label = label_text(target)
+        if isinstance(target, Labels):
+            label = json.dumps({"labels": target.names} | ({"unknown": target.unknown} if target.unknown else {}))
         parts = ((suffix_of(image).removeprefix("."), image), (extension, label.encode("utf-8")))
         self._members.append(tuple(self._add(f"{index:09d}", part, data) for part, data in parts))
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -73,7 +74,10 @@ class FolderSource(Source):
         label = self._labels[self._checked(index)]
         if self._kind is Polygons:
             return parse_regions(label)
-        return Labels(tuple(label.split(" ")) if label else ()) if self._kind is Labels else Text(label)
+        if self._kind is Text:
+            return Text(label)
+        names, unknown = json.loads(label)
+        return Labels(tuple(names), tuple(unknown))
 
     def files(self, index: Sequence[int]) -> list[Path]:
         """See `Source.files`."""
@@ -114,7 +118,8 @@ def _read(detected: Detected, label_pattern: str | None) -> tuple[PackedStrings,
 def _plain(target: Target) -> str:
     if isinstance(target, Polygons):
         return dump_regions(target)
-    return " ".join(target.names) if isinstance(target, Labels) else target.value
+    # Class names may hold any character, so they are packed as JSON.
+    return json.dumps([target.names, target.unknown]) if isinstance(target, Labels) else target.value
 
 
 def _name_of(detected: Detected) -> str:

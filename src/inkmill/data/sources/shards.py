@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,11 +238,16 @@ def _target(kind: str, data: bytes, key: str) -> Target:
         return Text(value)
     fields = value if isinstance(value, dict) else {}
     names, words = fields.get("labels"), fields.get("text", fields.get("label"))
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        return Labels(tuple(names))
+    unknown = fields.get("unknown", [])
+    if _strings(names) and _strings(unknown):
+        return Labels(tuple(names), tuple(unknown))
     if isinstance(words, str):
         return Text(words)
     raise DataError(f'{key}: expected {{"text": ...}} or {{"labels": [...]}} in its json')
+
+
+def _strings(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 class Member(NamedTuple):
