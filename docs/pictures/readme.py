@@ -45,7 +45,7 @@ def draw_reading() -> None:
         image = decode((DEMO / "data" / "captcha_digits4" / row["key"]).read_bytes(), 3)
         axes.imshow(cv2.copyMakeBorder(image, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=(200, 200, 200)))
         good = row["truth"] == row["text"]
-        caption = f"{row['text']}   {float(row['confidence']):.2f}" + ("" if good else f"   (is {row['truth']})")
+        caption = f"{row['text']}   {float(row['confidence']):.2f}" if good else f"{row['text']} (is {row['truth']})"
         axes.set_title(caption, fontsize=9, color="black" if good else RED, family="monospace")
         axes.axis("off")
     save(figure, "reading.png")

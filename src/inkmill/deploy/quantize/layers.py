@@ -53,8 +53,13 @@ class Layer:
     tensors: tuple[str, str]
 
 
-def load_graph(content: bytes, where: str) -> Any:
+def load_graph(content: bytes, where: str, outputs: Collection[str]) -> Any:
     """Return the ModelProto of a plain ONNX file, with the shape of every tensor.
+
+    Args:
+        content: the file.
+        where: its path, for errors.
+        outputs: what a plain export of its task gives.
 
     Raises:
         ConfigError: it is quantised already, or it is not the plain export that this begins with.
@@ -68,8 +73,9 @@ def load_graph(content: bytes, where: str) -> Any:
     model = onnx.load_model_from_string(content)
     if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
         raise ConfigError(f"{where} is quantised already: give the reader that it was made from")
-    if not {"output_id", "output_prob"} <= {output.name for output in model.graph.output} or _is_half(model):
-        raise ConfigError(f"{where}: quantize needs a plain export, in fp32 and with TAO's outputs; export it so")
+    if not set(outputs) <= {output.name for output in model.graph.output} or _is_half(model):
+        named = " and ".join(outputs)
+        raise ConfigError(f"{where}: quantize needs a plain export, in fp32 and with the outputs {named}; export it so")
     del model.metadata_props[:]  # the seal is of other bytes, and a new header is written
     return onnx.shape_inference.infer_shapes(model)
 

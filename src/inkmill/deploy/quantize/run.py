@@ -58,7 +58,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
         float_file = results.folder / "float.onnx"
         source = given if given.suffix == ".onnx" else exported(spec, given, float_file, console)
         before = _fixed_reader(source, key, given)
-        model = load_graph(read_plain(source, key), str(source))
+        model = load_graph(read_plain(source, key), str(source), before.task.plain_decoder().needs)
         layers = find_layers(model)
         wanted = asked_for(layers, spec.quantize)
 
@@ -191,7 +191,7 @@ def show(console: Console, report: dict[str, Any]) -> None:
     """Print the figures before and after as a table, and which layers stay in float."""
     before, after = report["before"], report["after"]
     table = comparison_table("float", "int8", "int8 / float")
-    table.add_row("strings equal", "", f"{report['strings_equal']:.2%}", "")
+    table.add_row("predictions equal", "", f"{report['strings_equal']:.2%}", "")
     for title in before["scores"]:
         table.add_row(title.replace("_", " "), *(f"{side['scores'][title]:.2%}" for side in (before, after)), "")
     sizes = before["bytes"], after["bytes"]
