@@ -28,8 +28,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave slow exports out of coverage: tracing lines makes torch's exporter two and a half times as slow."""
+    """Mark tests of DALI slow, and leave slow exports out of coverage.
+
+    DALI takes a second or more to start. Tracing lines makes torch's exporter two and a half times as slow.
+    """
     for item in items:
+        if item.get_closest_marker("dali") is not None:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None and "deploy" in item.path.parts:
             item.add_marker(pytest.mark.no_cover)
 

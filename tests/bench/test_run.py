@@ -34,6 +34,8 @@ from inkmill.data.sources import LmdbSource  # noqa: E402
 from inkmill.errors import ConfigError  # noqa: E402
 from inkmill.machine import machine_stamp  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 FINISH_LINE = ((16, 32, 128, 3), torch.uint8)
 
 

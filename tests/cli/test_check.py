@@ -67,6 +67,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(
     assert f"cannot write {tmp_path}/file/{verb}: a part of the path is a file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_the_status_says_failure(some: Path, tmp_path: Path) -> None:
     limited = (
         "import resource, signal\n"

@@ -8,6 +8,8 @@ import pytest
 from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 
+pytestmark = pytest.mark.slow
+
 
 def test_diagnose_writes_its_reports_and_a_plan_that_train_takes(
     some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

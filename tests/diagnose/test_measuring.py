@@ -34,6 +34,8 @@ from inkmill.errors import DataError  # noqa: E402
 from inkmill.perf.stats import exactly  # noqa: E402
 from inkmill.training.loop import TrainingLoop  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def spec_of(tmp_path: Path) -> Callable[..., Spec]:

@@ -15,6 +15,8 @@ from inkmill.data.sources import Source, open_source  # noqa: E402
 from inkmill.diagnose.run import diagnose  # noqa: E402
 from inkmill.machine import cores  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 BUSY = 0.5
 """Cores used by others from which on the machine itself is a fair answer to why a step is slow."""
 FULL = 0.75

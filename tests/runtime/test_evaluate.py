@@ -53,6 +53,7 @@ def test_seconds_are_in_the_table_and_the_json(spec: Spec, tmp_path: Path) -> No
     assert [row[1] for row in rows] == ["time", "share"]
 
 
+@pytest.mark.slow
 def test_a_slow_metric_is_named(
     spec: Spec, monkeypatch: pytest.MonkeyPatch, undisturbed: Callable[[Callable[[], bool]], bool]
 ) -> None:

@@ -122,6 +122,7 @@ def test_evaluate_gives_the_same_tables_for_both_files(folder: Path, writable_ca
     assert len(made["reader.onnx"][1]) == 31
 
 
+@pytest.mark.slow
 def test_an_encrypted_file_needs_its_key(folder: Path, images: list[Path], tmp_path: Path) -> None:
     settings = [f"export.checkpoint={folder / 'reader.safetensors'}", f"export.onnx_file={tmp_path / 'x.onnx'}"]
     path = export(load_spec(None, [*settings, f"encryption_key={KEY}", f"results_dir={tmp_path}"]))

@@ -13,6 +13,8 @@ from inkmill.errors import ConfigError
 from inkmill.modelfile.torch_file import load_model
 from inkmill.training.run import train
 
+pytestmark = pytest.mark.slow
+
 MakeSpec = Callable[..., Spec]
 EASY = ["train.num_epochs=2", "model.prediction=Slots", "dataset.max_label_length=4"]
 

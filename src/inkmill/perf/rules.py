@@ -36,6 +36,8 @@ PAGE_CACHE_ROOM = 0.6
 """A data set up to this share of the free memory stays in the system's page cache after its first epoch."""
 EFFICIENCY = 0.85
 """What a worker does when all cores work, as a share of what it does alone, where that was not measured."""
+LEAST_STEP_S = 1e-9
+"""Seconds an image that a step takes at the least; no GPU trains a billion images a second."""
 CACHED_IMAGE_S, COPY_BYTES_PER_S = 2e-6, 5e9
 """What taking an image from the cache costs, and how fast its bytes are copied, where neither was measured."""
 GPU_AUGMENT_S = 2e-6

@@ -114,7 +114,8 @@ def _with_costs(facts: Facts, waiting: Waiting, settings: Settings, cause: str) 
     """Return the facts with what the stage clock tells of an image, and what is left of the time told of the step."""
     images = max(1, waiting.images)
     an_image = {stage: max(0.0, some) / images for stage, some in waiting.stages.items()}
-    step_s = waiting.seconds * (1 - waiting.share) / images
+    # Where all of the time was waiting, the step costs next to nothing: not zero, for speeds are divided by it.
+    step_s = max(waiting.seconds * (1 - waiting.share) / images, rules.LEAST_STEP_S)
     taken = an_image.get("cache", 0.0)
     costs = ImageCost(
         read=an_image.get("read", 0.0),

@@ -266,6 +266,7 @@ def test_two_pictures_with_one_name_keep_their_own_labels(
     assert contents(source_of(tmp_path / "out")) == whole
 
 
+@pytest.mark.slow
 def test_who_keeps_a_name_does_not_depend_on_workers(tmp_path: Path, make_images) -> None:
     names = [f"{number:03d}{suffix}" for suffix in (".png", ".jpg") for number in range(300)]
     folder = make_images(tmp_path / "set", names)

@@ -17,7 +17,7 @@ from inkmill.data.jobs.staging import Staging
 from inkmill.data.sources import Source, Subset, open_source
 from inkmill.errors import OutputError
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")]
 
 # Kills itself at the N-th call of anything that touches the disk or reports progress: no clock is involved, so that
 # every moment between two such calls can be hit, and a failure comes again.

@@ -41,7 +41,7 @@ class Case:
 CASES = {
     "inline": Case("workers", make_loader),
     "one-worker": Case("workers", lambda plan: make_loader(plan, 1)),
-    "two-workers": Case("workers", lambda plan: make_loader(plan, 2)),
+    "two-workers": Case("workers", lambda plan: make_loader(plan, 2), marks=(pytest.mark.slow,)),
     "resident": Case("resident", _resident, reads_once=True),
     "dali": Case("dali", lambda plan: make_loader(plan, 1, "dali"), marks=needs_dali),
 }

@@ -354,6 +354,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Albument
     return opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["none", "ram"])
 def test_an_albumentations_pipeline_gives_the_same_bytes(
     case: Case, plan: Plan, snapshot: Snapshot, pipeline: Callable[..., AlbumentationsPipeline], cache: Any
@@ -375,6 +376,7 @@ def test_an_albumentations_pipeline_gives_the_same_bytes(
         assert [snapshot(loader) for _ in range(2)] == expected
 
 
+@pytest.mark.slow
 def test_what_an_albumentations_pipeline_cannot_do_is_one_sentence(
     case: Case, plan: Plan, pipeline: Callable[..., AlbumentationsPipeline]
 ) -> None:

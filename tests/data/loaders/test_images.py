@@ -90,6 +90,7 @@ def by_a_trial() -> None:
     assert why_not_resize(device) == "OpenCV rounds differently here"
 
 
+@pytest.mark.slow
 def test_the_kernel_resizes_to_the_last_bit() -> None:
     pytest.importorskip("triton")
     script = SCRIPT.format(here=str(Path(__file__).parent))

@@ -100,6 +100,7 @@ def run_script(place: Path, captchas: Path, end: str) -> tuple[subprocess.Comple
     return done, [int(pid) for pid in done.stdout.split()]
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     ("end", "code"),

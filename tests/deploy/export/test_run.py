@@ -30,6 +30,8 @@ from inkmill.tasks.recognition.decoder import BEST
 from inkmill.tasks.recognition.model import Recognizer, build_recognizer
 from inkmill.tasks.recognition.task import Recognition
 
+pytestmark = pytest.mark.slow
+
 
 def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
     """Return a spec whose export.checkpoint has fresh weights: `sure` of many texts, else of few."""
