@@ -58,7 +58,10 @@ class Prediction(Protocol):
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values by name, without the key: the columns of `infer` and the fields of its JSON lines."""
+        """Return plain values by name, without the key: the columns of `infer` and the fields of its JSON lines.
+
+        Floats are confidences; at least one value is none, for by those two models are found to answer alike.
+        """
         ...
 
 
@@ -345,8 +348,8 @@ class Task(ABC):
         """Return truth and answer for people, in two short lines."""
 
     def described(self) -> str:
-        """Return what the task was settled on, in a few words: "36 characters"."""
-        return f"{len(self.class_names):,} classes"
+        """Return what the task was settled on, in a few words: "36 characters"; empty where there are no classes."""
+        return f"{len(self.class_names):,} classes" if self.class_names else ""
 
     def card_rows(self) -> dict[str, str]:
         """Return what the model card says of the task's part of the header, by name."""

@@ -242,8 +242,9 @@ def _resumed_model(spec: Spec, prepared: Prepared, state: dict[str, Any], key: K
 def _describe(model: TaskModel, spec: Spec, prepared: Prepared, say: Say) -> None:
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     size = spec.model
+    settled = f"{words}, " if (words := prepared.task.described()) else ""
     say(
-        f"model: {model.described()}, {millions:.2f} M parameters, {prepared.task.described()}, input "
+        f"model: {model.described()}, {millions:.2f} M parameters, {settled}input "
         f"{size.input_channel}x{size.input_height}x{size.input_width} ({size.input_resize})"
     )
 

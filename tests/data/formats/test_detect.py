@@ -10,7 +10,7 @@ import pytest
 from inkmill.config.dataset import SourceSpec
 from inkmill.data.formats import FORMATS, LabelFormat
 from inkmill.data.formats.base import by_specificity, list_images, register
-from inkmill.data.formats.detect import detect_format, with_format
+from inkmill.data.formats.detect import detect_format, label_suffixes, with_format
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
 from inkmill.errors import DataError
@@ -186,3 +186,8 @@ def test_the_page_of_formats_lists_every_format_and_the_order_of_detection() -> 
         assert FORMATS.get(name).file_name in rows[name][4]
     order = ", ".join(f"`{fmt.name}`" for fmt in by_specificity(of_folder=False))
     assert order in page.replace("\n   ", " ")
+
+
+@pytest.mark.parametrize("name", [fmt.name for fmt in by_specificity(of_folder=False)])
+def test_a_folder_is_searched_for_the_label_file_that_a_format_writes(name: str) -> None:
+    assert Path(FORMATS.get(name).file_name).suffix in label_suffixes()

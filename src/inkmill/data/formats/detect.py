@@ -24,7 +24,7 @@ from inkmill.files import explain
 
 Kind = Literal["labels", "lmdb", "shards"]
 
-_LABEL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
+_USUAL_SUFFIXES = frozenset({".tsv", ".csv", ".json", ".txt", ".ssv", ".lst"})
 _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requirements.txt", "status.json"})
 _NOT_LABELS_BEGIN = re.compile(
     r"\.|readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$)", re.IGNORECASE
@@ -182,9 +182,14 @@ def _none_found(root: Root) -> str:
     return f"none of the first {root.tested} images is in {', '.join(map(str, root.tried))}"
 
 
+def label_suffixes() -> frozenset[str]:
+    """Return the suffixes of files that may be label files: the usual ones, and those that the formats write."""
+    return _USUAL_SUFFIXES | {Path(fmt.file_name).suffix for fmt in by_specificity(of_folder=False)}
+
+
 def _names(folder: Path) -> list[str]:
     """Return the files right in a folder that can be labels or shards; images, which may be millions, are skipped."""
-    return sorted(_with_suffix(folder, _LABEL_SUFFIXES | {".tar"}))
+    return sorted(_with_suffix(folder, label_suffixes() | {".tar"}))
 
 
 def _with_suffix(folder: Path, suffixes: Collection[str]) -> Iterator[str]:

@@ -107,8 +107,17 @@ def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
 
 
 def answers_of(predictions: Sequence[Prediction]) -> list[str]:
-    """Return what can be equal or not of each prediction: everything but its confidences, as text."""
-    fields = ([value for value in one.as_dict().values() if not isinstance(value, float)] for one in predictions)
+    """Return what can be equal or not of each prediction: everything but its confidences, as text.
+
+    Raises:
+        InkmillError: a prediction holds numbers alone, so that any two of them would count as equal.
+    """
+    fields = [[value for value in one.as_dict().values() if not isinstance(value, float)] for one in predictions]
+    if not all(fields):
+        raise InkmillError(
+            "the predictions of this task are numbers alone, which cannot be compared for equality: its `as_dict` "
+            "needs a field that is not a float, such as the number rounded to what matters"
+        )
     return [str(values[0]) if len(values) == 1 else str(values) for values in fields]
 
 

@@ -182,7 +182,9 @@ def _staying(graph: Any) -> set[str]:
     layers = [node for node in graph.node if node.op_type in _WITH_WEIGHTS and weights & set(node.input)]
     leading = {node.name for node in _upstream(layers, makers)}
     after = {node.name for node in graph.node if node.name not in leading}
-    return staying | after | {node.name for node in graph.node if node.op_type in _FP32_ONLY}
+    # The outputs keep their type, also where a layer with weights gives them itself.
+    last = {makers[output.name].name for output in graph.output if output.name in makers}
+    return staying | after | last | {node.name for node in graph.node if node.op_type in _FP32_ONLY}
 
 
 def _upstream(nodes: list[Any], makers: dict[str, Any]) -> list[Any]:
