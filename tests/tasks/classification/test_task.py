@@ -170,3 +170,14 @@ def test_a_file_of_classes_is_read_in_its_order(tmp_path: Path) -> None:
     file.write_text("dog\ndog\n", "utf-8")
     with pytest.raises(ConfigError, match="'dog' comes twice"):
         read_classes(str(file))
+
+
+def test_a_timm_encoder_has_its_own_strides() -> None:
+    import torch
+
+    pytest.importorskip("timm")
+    spec = ModelSpec(backbone="resnet18", sequence="none", input_height=64, input_width=64, input_channel=3)
+    model = Classification(spec, ["a", "b"]).build().eval()
+    with torch.no_grad():
+        assert model.backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 512, 2, 2)
+        assert model(torch.zeros(1, 3, 96, 64)).shape == (1, 2)

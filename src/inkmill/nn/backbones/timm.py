@@ -102,16 +102,21 @@ def _as_bchw(feature: Tensor, channels: int) -> Tensor:
 class TimmBackbone(Backbone):
     """(B, 1|3, H, W) to (B, its own channels, about H / 32, about W / 4), layer-normed over the channels.
 
+    Args:
+        spec: name and input.
+        keep_width: change the strides as above; else the deepest level as timm made it, about W / 32.
+
     Raises:
         ConfigError: the model gives no feature maps, cannot take the input size, or its weights cannot be had.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, keep_width: bool = True) -> None:
         super().__init__()
         try:
-            level, patch = self._plan(spec)
+            level, patch = self._plan(spec) if keep_width else (-1, {})
             self.encoder = _create(spec, out_indices=(level,), pretrained=spec.backbone_pretrained, **patch)
-            self._adapt(self.encoder, spec)
+            if keep_width:
+                self._adapt(self.encoder, spec)
         except Exception as error:  # timm and its models raise whatever they like: say which model and size it was
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(

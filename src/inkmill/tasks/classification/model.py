@@ -50,7 +50,7 @@ class Classifier(TaskModel):
         self._loss = loss
         # It follows the model to its device, and is no part of a file: reading has no use for it.
         self.register_buffer("positive_weight", positive_weight, persistent=False)
-        self.backbone = build_backbone(spec)
+        self.backbone = build_backbone(spec, keep_width=False)
         self.rectifier: nn.Module = nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.classes = nn.Linear(self.backbone.out_channels * (2 if pooling == "both" else 1), num_classes)
