@@ -23,6 +23,7 @@ from inkmill.data.sources.open import find_images
 from inkmill.errors import ConfigError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.evaluate import open_tests
+from inkmill.tasks import find_task
 from inkmill.tasks.base import input_resize
 
 CROPS = 300
@@ -119,8 +120,8 @@ def calibration_samples(spec: Spec, resize: Resize, count: int, folders: Sequenc
 
 
 def _opened(spec: Spec, which: Literal["train", "val"]) -> list[Source]:
-    pattern = spec.dataset.label_pattern
-    return [open_source(one, label_pattern=pattern) for one in spec.dataset.sources(which)]
+    pattern, folders = spec.dataset.label_pattern, find_task(spec.task).folder_format
+    return [open_source(one, label_pattern=pattern, folder_format=folders) for one in spec.dataset.sources(which)]
 
 
 def _width(crop: Image, resize: Resize) -> int:

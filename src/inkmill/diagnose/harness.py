@@ -30,6 +30,7 @@ from inkmill.data.sources import Mix, Source, Subset, open_source
 from inkmill.data.types import Batch
 from inkmill.diagnose.timing import GpuClock
 from inkmill.errors import ConfigError, DataError
+from inkmill.tasks import find_task
 from inkmill.tasks.base import Say, Task
 from inkmill.training.batches import augments_on, open_loader, training_plan
 from inkmill.training.loop import TrainingLoop
@@ -85,7 +86,8 @@ def open_whole(spec: Spec, say: Say) -> Source:
     wanted = spec.dataset.sources("train")
     if not wanted:
         raise ConfigError("diagnose needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
-    sources = [open_source(one, label_pattern=spec.dataset.label_pattern) for one in wanted]
+    pattern, folders = spec.dataset.label_pattern, find_task(spec.task).folder_format
+    sources = [open_source(one, label_pattern=pattern, folder_format=folders) for one in wanted]
     for source in sources:
         say(f"{source.name}: {len(source):,} samples")
     weights = [one.weight for one in wanted]

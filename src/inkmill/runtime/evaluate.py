@@ -61,7 +61,7 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         reader = load_reader(checkpoint, encryption_key=spec.encryption_key)
         reader.use(reader.task.decoder_of(spec.evaluate))
         console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
-        sources = open_tests(spec)
+        sources = open_tests(spec, reader.task.folder_format)
         # 2. Read every image, then score.
         timings = Timings()
         rows = read_tests(reader, spec, sources, console, timings)
@@ -78,8 +78,13 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
     return metrics
 
 
-def open_tests(spec: Spec) -> dict[str, Source]:
-    """Return the test sets that the spec names, by name; none where it names none."""
+def open_tests(spec: Spec, folder_format: str = "") -> dict[str, Source]:
+    """Return the test sets that the spec names, by name; none where it names none.
+
+    Args:
+        spec: the resolved spec.
+        folder_format: see `Task.folder_format`.
+    """
     specs = list(spec.evaluate.test)
     if spec.evaluate.test_dataset_dir:
         specs.append(
@@ -87,7 +92,7 @@ def open_tests(spec: Spec) -> dict[str, Source]:
         )
     sources: dict[str, Source] = {}
     for one in specs:
-        source = open_source(one, label_pattern=spec.dataset.label_pattern)
+        source = open_source(one, label_pattern=spec.dataset.label_pattern, folder_format=folder_format)
         sources[fresh_name(source.name, sources)] = source
     return sources
 

@@ -177,6 +177,7 @@ class Task(ABC):
         profiles: other ways to name them, by the value of `export.profile`.
         columns: what `prediction_row` gives, by name; predictions.csv of `evaluate` has them after set and key.
         prediction_fields: the keys of `Prediction.as_dict`.
+        folder_format: the label format that a folder without a label file is taken for where it can be; empty: none.
     """
 
     name: ClassVar[str]
@@ -186,6 +187,7 @@ class Task(ABC):
     profiles: ClassVar[Mapping[str, GraphProfile]] = {}
     columns: ClassVar[tuple[str, ...]]
     prediction_fields: ClassVar[tuple[str, ...]]
+    folder_format: ClassVar[str] = ""
 
     def __init__(self, model: ModelSpec) -> None:
         self.model = model

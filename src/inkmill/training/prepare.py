@@ -155,7 +155,9 @@ def open_sets(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Sourc
     """
     sources = []
     for one in spec.dataset.sources(side):
-        source = open_source(one, label_pattern=spec.dataset.label_pattern)
+        source = open_source(
+            one, label_pattern=spec.dataset.label_pattern, folder_format=find_task(spec.task).folder_format
+        )
         if len(source) == 0:
             raise DataError(f"{one.path}: the data set is empty; expected images with labels")
         say(f"{source.name}: {len(source):,} samples")

@@ -181,3 +181,17 @@ def test_a_timm_encoder_has_its_own_strides() -> None:
     with torch.no_grad():
         assert model.backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 512, 2, 2)
         assert model(torch.zeros(1, 3, 96, 64)).shape == (1, 2)
+
+
+def test_a_folder_a_class_needs_no_label_file(captchas: Path, tmp_path: Path) -> None:
+    from inkmill.training.prepare import prepare
+
+    for number, image in enumerate(sorted((captchas / "images").iterdir())[:40]):
+        folder = tmp_path / "photos" / ("even" if number % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / image.name).write_bytes(image.read_bytes())
+    spec = load_spec(None, ["task=classification", f"dataset.train={tmp_path / 'photos'}", *SMALL])
+    said: list[str] = []
+    prepared = prepare(spec, tmp_path / "check", said.append)
+    assert prepared.task.class_names == ("even", "odd")
+    assert any("class_folders" in line for line in said)

@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from inkmill.config.dataset import SourceSpec
+from inkmill.data.formats import FORMATS
 from inkmill.data.formats.base import IMAGE_SUFFIXES
 from inkmill.data.formats.detect import Detected, detect_format, lmdb_folders, with_format
 from inkmill.data.sources.base import Source
@@ -21,12 +22,14 @@ from inkmill.errors import ConfigError, DataError
 _STORES = ("lmdb", "shards")
 
 
-def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source:
+def open_source(spec: SourceSpec, *, label_pattern: str | None = None, folder_format: str = "") -> Source:
     """Open one data set; its weight is up to the caller, who mixes it with others.
 
     Args:
         spec: path, label file and format; the format `auto` detects it, `lmdb` and `shards` are formats too.
         label_pattern: regular expression for labels in file names (dataset.label_pattern).
+        folder_format: what a folder without a label file is taken for where it can be, rather than for the format that
+            detection prefers; empty for no such wish.
 
     Raises:
         DataError: the path does not exist, or holds nothing known; LabelFileError for a line of a label file.
@@ -42,6 +45,11 @@ def open_source(spec: SourceSpec, *, label_pattern: str | None = None) -> Source
         raise DataError(f"the data set {spec.path} is not there (looked for {path.absolute()})")
     # 2. The format, detected or as the spec says.
     detected = _find(spec, path, label_pattern)
+    if folder_format and spec.format == "auto" and detected.kind == "labels" and detected.labels.is_dir():
+        preferred = FORMATS.get(folder_format)()
+        if reason := preferred.detect(path, []):
+            why = f"{path} has no label file: {reason}, so {folder_format} it is"
+            detected = Detected("labels", folder_format, path, path, why)
     # 3. The source for it.
     if detected.kind == "shards":
         return _shards(detected)

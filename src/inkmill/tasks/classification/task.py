@@ -150,6 +150,7 @@ class ClassificationTask(Task):
     outputs: ClassVar[Mapping[str, Output]] = {PROBABILITIES: Output("float32", ("classes",))}
     columns = ("truth", "labels", "confidence", "right")
     prediction_fields = ("labels", "confidence")
+    folder_format = "class_folders"
 
     def __init__(
         self,
