@@ -73,13 +73,13 @@ def model_cases(models: dict[str, bytes], count: int, random: Random) -> Iterato
     """Yield `count` cases, the kinds of files in turn; `models` holds a good one of each."""
     ways = [
         *(("onnx", change.__name__, change) for change in ACCIDENTS),
-        *(("onnx", f"{change.__name__}, sealed anew", _sealed_anew(change)) for change in ACCIDENTS),
+        *(("onnx", f"{change.__name__}, sealed again", _sealed_again(change)) for change in ACCIDENTS),
         ("onnx", "numbers of the card", _onnx_card),
         ("onnx", "numbers of the graph", _onnx_graph),
         ("onnx", "hidden fields", _onnx_hidden),
         *(("safetensors", change.__name__, change) for change in ACCIDENTS),
-        ("safetensors", "header, sealed anew", _safetensors_header),
-        ("safetensors", "weights, sealed anew", _safetensors_weights),
+        ("safetensors", "header, sealed again", _safetensors_header),
+        ("safetensors", "weights, sealed again", _safetensors_weights),
         ("safetensors", "length of the header", _header_length),
         *(("pth", change.__name__, change) for change in ACCIDENTS),
         ("pth", "zip bomb", _zip_bomb),
@@ -96,7 +96,7 @@ def model_cases(models: dict[str, bytes], count: int, random: Random) -> Iterato
         yield Case(kind, name, change(models[kind], random))
 
 
-def _sealed_anew(change: Callable[[bytes, Random], bytes]) -> Callable[[bytes, Random], bytes]:
+def _sealed_again(change: Callable[[bytes, Random], bytes]) -> Callable[[bytes, Random], bytes]:
     length = len(seal(b""))
     return lambda data, random: seal(change(data[:-length], random))
 

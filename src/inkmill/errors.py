@@ -20,7 +20,7 @@ from typing import Any
 
 
 class InkmillError(Exception):
-    """Base of every error that a user can cause and mend."""
+    """Base of every error that a user can cause and fix."""
 
 
 class ConfigError(InkmillError):

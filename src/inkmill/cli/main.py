@@ -1,7 +1,7 @@
 """The command `inkmill`: the list of verbs, and the one place where errors become a sentence and an exit code.
 
 Exit codes: 0 done; 1 done, and the answer is no (`check` found too much to lose, `infer` could not read an image);
-2 an error that the user can mend; 3 a fault of inkmill, with its traceback; 130 Ctrl-C; 143 SIGTERM.
+2 an error that the user can fix; 3 a fault of inkmill, with its traceback; 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def run(given: list[str], debug: bool = False) -> int:
-    """Run a command line and return its exit code; with `debug` an error that the user can mend is raised as it is."""
+    """Run a command line and return its exit code; with `debug` an error that the user can fix is raised as it is."""
     try:
         code = build()(given, standalone_mode=False, prog_name="inkmill") or 0
         sys.stdout.flush()
@@ -95,7 +95,7 @@ def run(given: list[str], debug: bool = False) -> int:
 
 
 def _sentence(error: Exception, verb: str) -> str | None:
-    """Return what to say about an error that the user can mend, None for a bug."""
+    """Return what to say about an error that the user can fix, None for a bug."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package in ("", "inkmill"):

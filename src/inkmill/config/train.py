@@ -32,7 +32,7 @@ class OptimSpec(Section):
     lr: float | None = Field(None, gt=0)
     """Learning rate after warm-up. Where none is named: 1.0 with adadelta, 0.001 with adam and adamw."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """beta1 of adam and adamw, rho of adadelta is 0.95 whatever this says."""
+    """`beta1` for adam and adamw; ignored by adadelta, whose rho is 0.95."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay; biases and norms are left out of it."""
     lr_scheduler: Schedule = "constant"
@@ -100,7 +100,7 @@ class TrainSpec(Section):
     """Checkpoint or model file to fine-tune; head rows are matched by character."""
     pretrained_character_list: str | None = None
     """The characters of a pretrained_model_path of another program, in the order of its classes: without them its head
-    starts anew. inkmill's own files hold theirs."""
+    starts from scratch. inkmill's own files hold theirs."""
     clip_grad_norm: float = Field(5.0, ge=0)
     """Largest gradient norm; 0 turns clipping off."""
     distributed_strategy: str = "ddp"

@@ -1,6 +1,6 @@
 """What an ONNX file says before ONNX Runtime sees it: its metadata, no data outside the file, and no damage.
 
-ONNX Runtime parses in this process and was not made for strangers' files. So the outline of the file (a protobuf
+ONNX Runtime parses in this process and was not made for untrusted files. So the outline of the file (a protobuf
 message, https://protobuf.dev/programming-guides/encoding) is walked here first, in Python, where a wrong length is an
 error and no more. The package `onnx` is not needed.
 

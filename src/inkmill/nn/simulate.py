@@ -69,7 +69,7 @@ def simulate_int8(model: Network) -> None:
     if is_simulated(model):
         return
     # 1. One run on shapes tells which layers follow one another, and how often each is called.
-    around, called = _look_around(model)
+    around, called = _surroundings(model)
     names = {part: name for name, part in model.named_modules()}
     stays = _float_layers(model)
 
@@ -115,7 +115,7 @@ def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
     return nn.Sequential(*rest) if rest else nn.Identity()
 
 
-def _look_around(model: Network) -> tuple[dict[nn.Conv2d, _Around], Counter[nn.Module]]:
+def _surroundings(model: Network) -> tuple[dict[nn.Conv2d, _Around], Counter[nn.Module]]:
     """Return what stands around the convolutions of rectifier and backbone, in order, and how often layers are run."""
     watch = _Watch()
     for part in model.image_parts():

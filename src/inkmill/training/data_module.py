@@ -4,7 +4,7 @@
     model = MyModel(data.codec.num_classes)
     lightning.pytorch.Trainer(max_epochs=10).fit(model, datamodule=data)
 
-Epochs are exact and shuffled anew, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
+Epochs are exact and shuffled again, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
 middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
 """
 
@@ -135,7 +135,7 @@ class TextDataModule(LightningDataModule):
         _ = self._opened
 
     def train_dataloader(self) -> TensorLoader:
-        """Return a loader of the training batches: shuffled anew in each epoch, augmented."""
+        """Return a loader of the training batches: shuffled again in each epoch, augmented."""
         return self._ready(self._opened.train, shuffle=True)
 
     def val_dataloader(self) -> TensorLoader:

@@ -53,7 +53,7 @@ class WeightAverage:
             model.load_state_dict(own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average and the count of updates; without the count the decay would start anew after a resume."""
+        """Return the average and the count of updates, without which a resumed decay would begin at its first value."""
         return {"updates": self.updates, "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Watches the loss without making the GPU wait.
 
 Losses stay on the device. Every few batches they are asked for, and judged a batch later: by then the GPU has a whole
-step to go on with while the host waits for them. Judged at once, the GPU would run dry until its queue is filled anew.
+step to go on with while the host waits for them. Judged at once, the GPU would run dry until its queue is filled again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class LossWatch:
             self._sum, self._count = (total, int(count)) if self._several.is_global_zero else (0.0, 0)
 
     def epoch_mean(self) -> float:
-        """Return the mean loss an image since the last call that had news, and start anew."""
+        """Return the mean loss an image since the last call that had news, and start from scratch."""
         if self._count:
             self._mean = self._sum / self._count
             self._sum, self._count = 0.0, 0

@@ -220,7 +220,7 @@ def test_where_memory_is_short_images_are_resized_on_the_cpu(
 
 
 def test_running_workers_continue_as_they_are(captcha_plan: Callable[..., LoadPlan]) -> None:
-    """Who reads several times with one loader wraps it anew each time."""
+    """Who reads several times with one loader wraps it again each time."""
     with opened(some_plan(captcha_plan), 1) as loader:
         assert goes_ragged(loader)
         list(loader)

@@ -53,7 +53,7 @@ def untrained(folder: Path, *overrides: str, sure: bool = True) -> Spec:
 
 @torch.no_grad()
 def _draw_linear(model: Recognizer) -> None:
-    """Draw the linear layers' weights anew: torch's truncated normal is another from one release to the next."""
+    """Draw the linear layers' weights again: torch's truncated normal is another from one release to the next."""
     chance = np.random.default_rng(0)
     for part in model.modules():
         if isinstance(part, torch.nn.Linear):

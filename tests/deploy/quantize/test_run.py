@@ -143,7 +143,7 @@ def test_skipped_layers_keep_their_weights_in_float(trained: Path) -> None:
     report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
     assert "backbone.convolutions.0.0" in report["layers"]["float"]
     assert all(name.startswith("backbone.convolutions") or "position" in name for name in report["layers"]["int8"])
-    spec.quantize.skip_names = ["backbone.*"]  # linear layers too, whose weights the exporter lays out anew
+    spec.quantize.skip_names = ["backbone.*"]  # linear layers too, whose weights the exporter lays out again
     quantize(spec)
     report = json.loads((trained / "quantize" / "metrics.json").read_text("utf-8"))
     assert report["layers"]["int8"]

@@ -1,4 +1,4 @@
-"""The names, shapes and order of layers are those of deep-text-recognition-benchmark's modules, written down anew."""
+"""The names, shapes and order of layers are those of deep-text-recognition-benchmark's modules, written down again."""
 
 from __future__ import annotations
 
