@@ -166,3 +166,9 @@ def test_a_store_without_a_place_for_unknown_classes_refuses_them(
     (folder / "classes.csv").write_text(ROWS.replace("New York", "cat"))
     report = convert(open_source(SourceSpec(path=str(folder))), tmp_path / "out", destination)
     assert report.rejected == {"label cannot be stored": 1}
+
+
+@pytest.mark.parametrize("name", ["csv_one_hot", "csv_multitask"])
+@pytest.mark.parametrize("line", ["a.png\tx\ry", "a" * 200_000, '"never closed'], ids=["bare CR", "very long", "quote"])
+def test_a_line_that_is_no_csv_is_left_to_other_formats(name: str, line: str, tmp_path: Path) -> None:
+    assert FORMATS.get(name)().detect(tmp_path / "labels.tsv", [line, line]) is None

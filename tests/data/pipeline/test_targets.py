@@ -23,6 +23,12 @@ def test_a_vector_has_a_one_for_each_name_and_zeros_elsewhere(batch: list[list[s
     assert vectors.shape == (len(batch), 3)
 
 
+def test_unknown_classes_are_minus_one_and_not_absent() -> None:
+    vectors = multi_hot([Labels((CLASSES[0],), (CLASSES[1],)), Labels(())], CLASSES)
+    assert vectors[0, :2].tolist() == [1, -1]
+    assert not vectors[1].any()
+
+
 def test_a_name_that_is_no_class_is_named_with_the_closest() -> None:
     with pytest.raises(DataError, match=r"the class 'dgo' \(did you mean 'dog'\?\) is not among the 3 classes"):
         multi_hot([Labels(("cat",)), Labels(("dgo",))], CLASSES)

@@ -39,7 +39,11 @@ def _rows(path: Path) -> Iterator[tuple[list[str], int]]:
 
 
 def _fields(line: str) -> list[str]:
-    return next(csv.reader([line]), [])
+    """Return the cells of a line; none where it is no CSV, as lines of other formats may be that detection tries."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 @register
@@ -55,11 +59,9 @@ class CsvOneHot(LabelFormat):
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`; every cell that was looked at must be one of 1, 0, -1 and nothing."""
-        if len(head) < 2 or _fields(head[0])[:1] == []:
-            return None
-        header = _fields(head[0])
+        header = _fields(head[0]) if head else []
         rows = [_fields(line) for line in head[1:]]
-        good = len(header) > 1 and all(len(row) == len(header) for row in rows)
+        good = len(header) > 1 and bool(rows) and all(len(row) == len(header) for row in rows)
         if not good or header[0].strip().lower() not in _IMAGE_COLUMNS:
             return None
         cells = {cell.strip() for row in rows for cell in row[1:]}

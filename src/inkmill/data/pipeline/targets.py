@@ -94,7 +94,7 @@ def _moved(
 
 
 def multi_hot(targets: Sequence[Target], classes: Sequence[str]) -> NDArray[np.float32]:
-    """Return what a batch's class names are to a classifier: float32 (B, K), 1 for each class that an image has.
+    """Return what a batch's class names are to a classifier: float32 (B, K), 1 present, 0 absent, -1 unknown.
 
     Args:
         targets: B `Labels`; an image without a class is a row of zeros.
@@ -107,19 +107,20 @@ def multi_hot(targets: Sequence[Target], classes: Sequence[str]) -> NDArray[np.f
     if len(column) != len(classes):
         twice = next(name for name, count in Counter(classes).items() if count > 1)
         raise DataError(f"the class {twice!r} comes twice in the class list: name each class once")
-    names = [target.names for target in targets if isinstance(target, Labels)]
-    if len(names) != len(targets):
+    labels = [target for target in targets if isinstance(target, Labels)]
+    if len(labels) != len(targets):
         kind = next(type(target).__name__ for target in targets if not isinstance(target, Labels))
         raise DataError(f"expected class names for every image, and one has {kind.lower()}: read it as multilabel")
-    rows = np.repeat(np.arange(len(names)), [len(some) for some in names])
-    try:
-        columns = np.fromiter(map(column.__getitem__, chain.from_iterable(names)), np.int64, len(rows))
-    except KeyError as error:
-        (name,) = error.args
-        hint = suggest(name, column)
-        raise DataError(
-            f"the class {name!r}{hint} is not among the {len(column)} classes: add it, or fix the label"
-        ) from None
-    vectors = np.zeros((len(names), len(column)), np.float32)
-    vectors[rows, columns] = 1
+    vectors = np.zeros((len(labels), len(column)), np.float32)
+    for value, names in ((-1, [one.unknown for one in labels]), (1, [one.names for one in labels])):
+        rows = np.repeat(np.arange(len(names)), [len(some) for some in names])
+        try:
+            columns = np.fromiter(map(column.__getitem__, chain.from_iterable(names)), np.int64, len(rows))
+        except KeyError as error:
+            (name,) = error.args
+            hint = suggest(name, column)
+            raise DataError(
+                f"the class {name!r}{hint} is not among the {len(column)} classes: add it, or fix the label"
+            ) from None
+        vectors[rows, columns] = value
     return vectors

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from inkmill.config.base import Section
 from inkmill.config.model import ModelSpec
+from inkmill.data.pipeline.targets import multi_hot
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Labels, Target, Text
 from inkmill.errors import ConfigError, DataError, ModelFileError
 from inkmill.files import explain
-from inkmill.registry import suggest
 from inkmill.tasks.base import Decoder, Output, Outputs, Prediction, Say, Scores, Task, Truth
 from inkmill.tasks.classification.metrics import FIGURES, UNKNOWN, ClassificationScores, score
 from inkmill.tasks.classification.rules import ClassRules
@@ -106,21 +106,14 @@ class LabelReader:
             return split_names(target.value, self.separators), ()
         raise DataError(f"a classifier learns from class names, and a sample has {type(target).__name__.lower()}")
 
-    def row(self, target: Target) -> NDArray[np.int8]:
-        """Return int8 (C,): 1 present, 0 absent, -1 unknown.
+    def rows(self, targets: Sequence[Target]) -> NDArray[np.int8]:
+        """Return int8 (B, C): 1 present, 0 absent, -1 unknown.
 
         Raises:
-            DataError: a class that is not in the list.
+            DataError: a class that is not in the list, or a target that is regions.
         """
-        names, unknown = self.names_of(target)
-        row = np.zeros(len(self.classes), np.int8)
-        for value, some in ((UNKNOWN, unknown), (1, names)):
-            for name in some:
-                if name not in self.column:
-                    hint = suggest(name, self.column)
-                    raise DataError(f"the class {name!r}{hint} is not among the {len(self.classes)} classes: add it")
-                row[self.column[name]] = value
-        return row
+        labels = [Labels(*self.names_of(target)) for target in targets]
+        return multi_hot(labels, self.classes).astype(np.int8)
 
 
 class ClassHeader(Section):
@@ -224,7 +217,7 @@ class ClassificationTask(Task):
 
     def truths(self, targets: Sequence[Target]) -> list[Truth]:
         """Return a label row (C,) for each target, int8: 1 present, 0 absent, -1 unknown."""
-        return [self.labels.row(target) for target in targets]
+        return list(self.labels.rows(targets))
 
     def encode(self, truths: Sequence[Truth]) -> tuple[NDArray[np.float32], ...]:
         """Return the label rows as float32 (B, C)."""
