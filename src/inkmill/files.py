@@ -10,10 +10,11 @@ import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from inkmill.errors import OutputError
 
@@ -38,6 +39,65 @@ def explain(error: OSError) -> str:
     """Return one sentence for an operating-system error: the file where it is known, and what to do."""
     reason = _REASONS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
+
+
+def open_data(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    A device such as /dev/zero has no end, and a named pipe may never have a beginning: neither is data.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file; `explain` has the sentence.
+    """
+    # Not blocking: a pipe that nobody writes to would be waited for before there is anything to ask what it is.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        check_regular(os.fstat(descriptor), path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def check_regular(status: os.stat_result, path: str | Path) -> None:
+    """Raise OSError for what is no regular file: a folder, a device, a named pipe."""
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    kinds = {
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "something else")
+    raise OSError(errno.EINVAL, f"it is {kind}; a regular file was expected", os.fspath(path))
+
+
+def read_data(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes; raises OSError, as `open_data`."""
+    with open_data(path) as file:
+        data = file.read(limit + 1)  # not by its size: files of /proc say 0, and a file may grow
+    if len(data) > limit:
+        raise OSError(errno.EINVAL, f"it is larger than the {limit >> 20:,} MiB that such a file may have", str(path))
+    return data
+
+
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+UNPACK = {
+    "gzip": "unpack it with `gunzip`",
+    "bzip2": "unpack it with `bunzip2`",
+    "xz": "unpack it with `unxz`",
+    "zstd": "unpack it with `unzstd`",
+    "zip": "unpack it with `unzip`",
+}
+"""What to do about a compressed file, by the name of its compression."""
+
+
+def compression_of(head: bytes) -> str | None:
+    """Return the name of the compression that the first bytes of a file are of, or None."""
+    return next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
 
 
 @contextmanager

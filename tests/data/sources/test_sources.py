@@ -356,7 +356,7 @@ def test_a_tar_whose_members_go_backwards_ends(member: str, tmp_path: Path) -> N
     data[at + 148 : at + 156] = b" " * 8
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
     (tmp_path / "s.tar").write_bytes(data)
-    with pytest.raises(DataError, match=r"1\.txt has -512 bytes|not an uncompressed tar"):
+    with pytest.raises(DataError, match=r"1\.txt has -512 bytes|is cut short or damaged"):
         source_of(tmp_path / "s.tar")
 
 
@@ -383,11 +383,11 @@ def test_an_index_that_does_not_match_its_tar_is_ignored(index: str, tmp_path: P
 def test_a_tar_that_is_cut_short_or_compressed_is_one_sentence(tmp_path: Path) -> None:
     shard = make_tar(tmp_path / "s.tar", {"1.png": b"o" * 5000, "1.txt": b"x"})
     shard.write_bytes(shard.read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"s\.tar"):
+    with pytest.raises(DataError, match=r"s\.tar is cut short"):
         source_of(shard)
     with tarfile.open(tmp_path / "z.tar", "w:gz") as tar:
         tar.add(shard, "1.png")
-    with pytest.raises(DataError, match="not an uncompressed tar"):
+    with pytest.raises(DataError, match="compressed with gzip, .*unpack it with `gunzip`"):
         source_of(tmp_path / "z.tar")
 
 

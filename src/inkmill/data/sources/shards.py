@@ -29,7 +29,7 @@ from inkmill.data.formats.base import IMAGE_SUFFIXES
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, PackedStrings, Source, check_image_bytes, fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
-from inkmill.files import explain, writing
+from inkmill.files import UNPACK, compression_of, explain, open_data, writing
 
 _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES)
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
@@ -39,6 +39,8 @@ _OPEN_SHARDS = 32  # far below any limit of open files, and enough for the local
 _MAX_GAP = 4096  # bytes between image and label up to which both are read at once: they mostly lie side by side
 _INDEX_VERSION = "v1.2"
 _TAR_BLOCK = 512
+_MAX_PADDING = 1 << 20  # bytes after the end of a tar that are looked at: tar fills up 10 KiB
+_MEND = "copy it again, or unpack what is left of it and pack that anew"
 
 
 class ShardSource(Source):
@@ -335,9 +337,11 @@ def _scan(shard: Path, length: int) -> Iterator[tuple[Member, ...]]:
 
 
 def _tar_members(shard: Path, length: int) -> Iterator[Member]:
+    seen = False
     try:
         with tarfile.open(shard, "r:") as tar:
             for info in tar:
+                seen = True
                 tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 if info.size < 0:  # the next header would lie before this one: an endless loop
                     raise DataError(f"the shard {shard} is damaged: {info.name} has {info.size} bytes")
@@ -346,10 +350,44 @@ def _tar_members(shard: Path, length: int) -> Iterator[Member]:
                 if not info.isreg() or last.startswith(".") or (last.startswith("__") and last.endswith("__")):
                     continue
                 if info.offset_data + info.size > length:
-                    raise DataError(f"the shard {shard} is cut short: {info.name} ends after the file does")
+                    raise DataError(f"the shard {shard} is cut short: {info.name} ends after the file does; {_MEND}")
                 yield Member(split_name(info.name)[1], info.offset_data, info.size, info.name)
+            _check_end(shard, tar.offset, length)
     except (tarfile.TarError, ValueError) as error:  # ValueError: an extended header of negative size
-        raise DataError(f"{shard} is not an uncompressed tar file ({error}): unpack it, or convert it again") from error
+        with open_data(shard) as file:
+            packed = compression_of(file.read(8))
+        if packed:
+            raise DataError(
+                f"{shard} is compressed with {packed}, and only a plain tar has places to read at: {UNPACK[packed]}"
+            ) from error
+        # What has a member is a tar, and so is what ends within its first header.
+        if seen or 0 < length < _TAR_BLOCK or "unexpected end" in str(error):
+            raise DataError(f"the shard {shard} is cut short or damaged ({error}): {_MEND}") from error
+        raise DataError(f"{shard} is not a tar file ({error}): expected a tar of images and labels") from error
+
+
+def _check_end(shard: Path, end: int, length: int) -> None:
+    """Raise DataError unless the tar has its two closing blocks of zeros at `end`, and nothing but zeros after them.
+
+    tarfile, as every reader of tars, takes the end of the file, or a header that it cannot read, for the end of the
+    archive too: of a shard that was cut between two members the others would be lost without a word.
+    """
+    with open_data(shard) as file:
+        file.seek(end)
+        closing = file.read(2 * _TAR_BLOCK)
+        if len(closing) < _TAR_BLOCK or (len(closing) < 2 * _TAR_BLOCK and not any(closing)):
+            raise DataError(
+                f"the shard {shard} is cut short: its {length:,} bytes end without the two blocks of zeros that close "
+                f"a tar; {_MEND}"
+            )
+        if any(closing):
+            raise DataError(f"the shard {shard} is damaged: the header at byte {end:,} cannot be read; {_MEND}")
+        # Two tars in one file, by `cat`: what comes after the zeros would never be read. Padding is short.
+        if any(file.read(_MAX_PADDING)):
+            raise DataError(
+                f"the shard {shard} goes on after its end at byte {end:,}, as tars do that were put together with cat; "
+                "give them as files of their own, or join them with `tar -A`"
+            )
 
 
 def expand_shards(pattern: str) -> list[Path]:
