@@ -165,20 +165,20 @@ def _error_page(
     per_set: dict[str, Scores],
     worst: int,
 ) -> None:
-    errors = [(error, row) for row in rows if (error := task.error(row.truth, row.prediction)) is not None]
-    # The worst first; among equals by key, so that the page does not depend on the order of reading.
-    errors.sort(key=lambda pair: ([-part for part in pair[0]], pair[1].key))
+    rows = sorted(rows, key=lambda row: row.key)  # the page does not depend on the order of reading
+    truths, predictions = [row.truth for row in rows], [row.prediction for row in rows]
+    wrong = sum(task.error(*pair) is not None for pair in zip(truths, predictions, strict=True))
     page = Page("Errors")
     shares = scores.headline()
     figures = ", ".join(f"{task.figures[name]} {share:.2%}" for name, share in shares.items())
-    page.add_text(f"{len(errors)} of {len(rows)} images read wrongly: {figures}.")
+    page.add_text(f"{wrong:,} of {len(rows):,} images read wrongly: {figures}.")
     page.add_table(
         ("set", "samples", *task.figures.values()),
         [(name, one.samples, *(f"{s:.2%}" for s in one.headline().values())) for name, one in per_set.items()],
     )
-    shown = [row for _, row in errors[:worst]]
-    page.add_heading(f"The {len(shown)} worst")
-    page.add_pictures(_pictures(task, shown, sources))
+    for heading, positions in task.worst_errors(truths, predictions, worst):
+        page.add_heading(heading)
+        page.add_pictures(_pictures(task, [rows[position] for position in positions], sources))
     page.write(results.folder / "errors.html")
 
 
@@ -186,7 +186,7 @@ def _pictures(task: Task, rows: list[Row], sources: dict[str, Source]) -> Iterat
     for row in rows:
         image: Image | str
         try:
-            image = decode(sources[row.set].image(row.index), 3)
+            image = task.draw(decode(sources[row.set].image(row.index), 3), row.truth, row.prediction)
         except DataError as error:
             image = str(error)
         yield Picture(image, f"{task.compare(row.truth, row.prediction)}\n{row.key}", "wrong")

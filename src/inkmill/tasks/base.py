@@ -242,6 +242,10 @@ class Task(ABC):
         """How images are brought to the input size."""
         return input_resize(self.model)
 
+    def repeats(self, source: Source) -> NDArray[np.float64] | None:
+        """Return how often an epoch is to show each of N usable training samples, float64 (N,) >= 1; None: once."""
+        return None
+
     # From targets to what the loss takes
 
     @property
@@ -348,6 +352,29 @@ class Task(ABC):
     @abstractmethod
     def compare(self, truth: Truth, prediction: Prediction) -> str:
         """Return truth and answer for people, in two short lines."""
+
+    def worst_errors(
+        self, truths: Sequence[Truth], predictions: Sequence[Prediction], limit: int
+    ) -> list[tuple[str, list[int]]]:
+        """Return what the error page shows: headings, each with the positions of the images under it, worst first.
+
+        Args:
+            truths: of all images; among equal errors the first one is shown first.
+            predictions: as many.
+            limit: of images in all, about.
+        """
+        errors = [
+            (error, position)
+            for position, pair in enumerate(zip(truths, predictions, strict=True))
+            if (error := self.error(*pair)) is not None
+        ]
+        errors.sort(key=lambda pair: [-part for part in pair[0]])
+        shown = [position for _, position in errors[:limit]]
+        return [(f"The {len(shown)} worst", shown)]
+
+    def draw(self, image: NDArray[np.uint8], truth: Truth, prediction: Prediction) -> NDArray[np.uint8]:
+        """Return a picture for the error page, uint8 (H, W, 3) RGB: with the places that the task is about drawn in."""
+        return image
 
     def described(self) -> str:
         """Return what the task was settled on, in a few words: "36 characters"; empty where there are no classes."""

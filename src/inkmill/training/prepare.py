@@ -138,9 +138,10 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
         train_sets = [_usable(*one, rules.resize, kept) for one, (kept, _) in zip(checked, parts, strict=True)]
         val_sets = [_usable(*one, rules.resize, held) for one, (_, held) in zip(checked, parts, strict=True)]
         val_sets = [replace(one, lost={}) for one in val_sets]  # counted once, with the part to train on
-    # 6. Mix the training sets, and name the validation sets.
+    # 6. Mix the training sets, show rare classes more often, and name the validation sets.
     weights = [one.weight for one in spec.dataset.sources("train")]
     joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
+    joined = _repeated(joined, task, say)
     named: dict[str, PreparedSet] = {}
     for one in val_sets:
         named[fresh_name(one.source.name, named)] = one
@@ -240,6 +241,19 @@ def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[n
     if resize.mode == "height":
         widths = np.array([resize.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
     return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
+
+
+def _repeated(one: PreparedSet, task: Task, say: Say) -> PreparedSet:
+    """Return the set with its samples as often as the task wants to see them; each copy is augmented by itself."""
+    repeats = task.repeats(one.source)
+    if repeats is None:
+        return one
+    # A fraction is spread evenly: the running sum passes a whole number once for every copy.
+    ends = np.floor(np.cumsum(repeats) + 1e-9).astype(np.int64)
+    rows = np.repeat(np.arange(len(repeats)), np.diff(ends, prepend=0))
+    say(f"an epoch shows {len(rows):,} samples: {len(rows) - len(repeats):,} of them are repeats of rare classes")
+    widths = None if one.bucket_widths is None else one.bucket_widths[rows]
+    return replace(one, source=Subset(one.source, rows), bucket_widths=widths)
 
 
 def _mixed(sets: list[PreparedSet], weights: list[float]) -> PreparedSet:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from inkmill.data.types import Labels, Polygons, Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.runtime.evaluate import evaluate
 from inkmill.tasks.classification.task import Classes, Classification, Multilabel, read_classes, split_names
+from inkmill.training.prepare import prepare
 from inkmill.training.run import train
 
 SMALL = ["model.backbone=Tiny", "model.sequence=none", "model.input_width=96", "model.input_height=32"]
@@ -57,6 +60,22 @@ def test_one_command_learns_which_digits_occur(digits: Path, tmp_path: Path) -> 
     (found,) = reader.read([image])
     assert isinstance(found, Classes)
     assert set(found.labels) <= set("0123456789")
+
+
+@pytest.mark.parametrize(("balance", "often"), [(0.0, [8, 2, 1]), (0.5, [8, 4, 2.83]), (1.0, [8, 8, 8])])
+def test_balance_shows_rare_classes_more_often(balance: float, often: list[float], tmp_path: Path) -> None:
+    image = cv2.imencode(".png", np.zeros((32, 96, 3), np.uint8))[1].tobytes()
+    for name, count in {"many": 8, "few": 2, "one": 1}.items():
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number}.png").write_bytes(image)
+    spec = spec_of("classification", tmp_path, tmp_path / "results", f"dataset.val={tmp_path}")
+    spec.classification.balance = balance
+    source = prepare(spec, tmp_path / "cache", lambda line: None).train.source
+    keys, targets = source.described(range(len(source)))
+    counts = Counter(target.names[0] for target in targets)
+    assert [counts[name] for name in ("many", "few", "one")] == pytest.approx(often, abs=1)
+    assert len(set(keys)) == 11  # no image is left out
 
 
 def test_text_targets_are_class_names() -> None:
@@ -195,3 +214,21 @@ def test_a_folder_a_class_needs_no_label_file(captchas: Path, tmp_path: Path) ->
     prepared = prepare(spec, tmp_path / "check", said.append)
     assert prepared.task.class_names == ("even", "odd")
     assert any("class_folders" in line for line in said)
+
+
+def test_the_error_page_shows_each_class_its_surest_mistakes() -> None:
+    task = Multilabel(ModelSpec(), ["a", "b"])
+    truths = list(np.array([[0, 1], [0, 1], [1, 0], [0, -1]], np.int8))
+    rows = np.array([[0.6, 0.9], [0.9, 0.2], [0.8, 0.1], [0.1, 0.9]], np.float32)
+    predictions = task.plain_decoder().decode({"probabilities": rows})
+    groups = dict(task.worst_errors(truths, predictions, 100))
+    assert groups == {"a: false positives (2)": [1, 0], "b: false negatives (1)": [1]}  # the unknown b is no mistake
+
+
+def test_an_error_page_of_many_classes_keeps_to_its_limit() -> None:
+    classes = [f"c{number}" for number in range(50)]
+    task = Classification(ModelSpec(), classes)
+    rows = np.roll(np.eye(50, dtype=np.float32), 1, axis=1).repeat(4, axis=0)
+    truths = list(np.eye(50, dtype=np.int8).repeat(4, axis=0))
+    groups = task.worst_errors(truths, task.plain_decoder().decode({"probabilities": rows}), 30)
+    assert sum(len(positions) for _, positions in groups) == 30

@@ -210,6 +210,16 @@ class ClassificationTask(Task):
         """See Task.rules."""
         return ClassRules(self.resize, self.labels)
 
+    def repeats(self, source: Source) -> NDArray[np.float64] | None:
+        """Return for each sample the factor of its rarest class; see `ClassesSection.balance`."""
+        if not self.section.balance:
+            return None
+        shown = self.labels.rows(source.described(range(len(source)))[1]) == 1
+        counts = shown.sum(axis=0)
+        factors = (counts.max(initial=1) / np.maximum(counts, 1)) ** self.section.balance
+        repeats: NDArray[np.float64] = np.where(shown, factors, 1.0).max(axis=1, initial=1.0)
+        return repeats
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """The class names."""
@@ -271,6 +281,36 @@ class ClassificationTask(Task):
         assert isinstance(prediction, Classes)
         told = ", ".join(prediction.labels) or "nothing"
         return f"is {', '.join(self._names(truth)) or 'nothing'}\npredicted {told} ({prediction.confidence:.2f})"
+
+    def worst_errors(
+        self, truths: Sequence[Truth], predictions: Sequence[Prediction], limit: int
+    ) -> list[tuple[str, list[int]]]:
+        """Return for each class its surest false positives and false negatives; see Task.worst_errors.
+
+        Classes with more mistakes come first; each group has at least 3 images, so that many classes fill `limit`.
+        """
+        labels = np.asarray(truths, np.int8).reshape(len(truths), len(self.classes))
+        rows = [one for one in predictions if isinstance(one, Classes)]
+        probabilities = np.array([one.probabilities for one in rows]).reshape(labels.shape)
+        said = np.array([np.isin(self.classes, one.labels) for one in rows]).reshape(labels.shape)
+        # 1. By class: said and wrong, by probability; missed, by how improbable it was said to be.
+        groups: list[tuple[int, str, list[int]]] = []
+        for column, name in enumerate(self.classes):
+            sure = probabilities[:, column]
+            false = np.flatnonzero(said[:, column] & (labels[:, column] == 0))
+            missed = np.flatnonzero(~said[:, column] & (labels[:, column] == 1))
+            mistakes = len(false) + len(missed)
+            for title, found, order in (
+                ("false positives", false, -sure[false]),
+                ("false negatives", missed, sure[missed]),
+            ):
+                if len(found):
+                    worst = found[np.argsort(order, kind="stable")].tolist()
+                    groups.append((mistakes, f"{name}: {title} ({len(found):,})", worst))
+        # 2. As many groups as fit, the classes with most mistakes first.
+        groups.sort(key=lambda group: -group[0])
+        each = max(3, limit // max(1, len(groups)))
+        return [(title, worst[:each]) for _, title, worst in groups[: max(1, limit // each)]]
 
     def _names(self, truth: Truth) -> list[str]:
         return [self.classes[i] for i in np.flatnonzero(truth == 1)]
