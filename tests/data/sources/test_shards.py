@@ -38,7 +38,7 @@ def test_a_tar_cut_anywhere_before_its_two_closing_blocks_is_an_error(tmp_path: 
     shard = tmp_path / "cut.tar"
     for cut in sorted({*range(1, end + 1024, 211), *range(512, end + 1024, 512), end + 1023}):
         shard.write_bytes(data[:cut])
-        with pytest.raises(DataError, match="is cut short.*copy it again"):
+        with pytest.raises(DataError, match=r"is cut short.*copy it again"):
             ShardSource([shard], "cut")
     shard.write_bytes(data[: end + 1024])
     assert len(ShardSource([shard], "whole")) == 4
@@ -56,5 +56,5 @@ def test_a_header_that_cannot_be_read_is_an_error_and_not_the_end_of_the_tar(tmp
 
 def test_a_second_tar_after_the_end_of_the_first_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "two.tar").write_bytes(shard_bytes(2) + shard_bytes(3))
-    with pytest.raises(DataError, match="goes on after its end .* put together with cat"):
+    with pytest.raises(DataError, match=r"goes on after its end .* put together with cat"):
         ShardSource([tmp_path / "two.tar"], "two")

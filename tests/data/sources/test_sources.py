@@ -387,7 +387,7 @@ def test_a_tar_that_is_cut_short_or_compressed_is_one_sentence(tmp_path: Path) -
         source_of(shard)
     with tarfile.open(tmp_path / "z.tar", "w:gz") as tar:
         tar.add(shard, "1.png")
-    with pytest.raises(DataError, match="compressed with gzip, .*unpack it with `gunzip`"):
+    with pytest.raises(DataError, match=r"compressed with gzip, .*unpack it with `gunzip`"):
         source_of(tmp_path / "z.tar")
 
 
