@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError
-from inkmill.files import explain
+from inkmill.files import explain, open_data, read_data
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import Cipher
@@ -32,6 +32,7 @@ SETTING = "encryption_key"
 
 _HEADER = struct.Struct("<8sBBBB16s12s")
 _VERSION, _TAG_BYTES = 1, 16
+_MAX_BYTES = 8 << 30  # of a model file that is held in memory
 _LOG2_N, _R, _P = 16, 8, 2
 """64 MiB and some 0.3 s a guess: one of the settings that OWASP's password storage page recommends."""
 _MAX_LOG2_N, _MAX_R, _MAX_P = 18, 8, 4
@@ -133,7 +134,7 @@ def find_key(given: str | None) -> Key | None:
     if kind != "file":
         return Key(given)
     try:
-        lines = Path(rest).read_text("utf-8").splitlines()
+        lines = read_data(rest, 1 << 20, pipes=True).decode("utf-8").splitlines()
     except OSError as error:
         raise ConfigError(f"encryption_key={given}: cannot be read ({explain(error)})") from error
     except UnicodeDecodeError as error:
@@ -156,7 +157,7 @@ def sealed(content: bytes, key: Key | None) -> bytes:
 def is_encrypted(path: Path) -> bool:
     """Return whether a file is one of `Key.encrypt`; a file that cannot be read is not."""
     try:
-        with path.open("rb") as file:
+        with open_data(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
@@ -169,7 +170,7 @@ def read_plain(path: Path, key: Key | None) -> bytes:
         ModelFileError: it cannot be read, or it is encrypted and there is no key, or another one.
     """
     try:
-        data = path.read_bytes()
+        data = read_data(path, _MAX_BYTES)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({explain(error)})") from error
     if not data.startswith(MAGIC):

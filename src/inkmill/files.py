@@ -75,13 +75,27 @@ def check_regular(status: os.stat_result, path: str | Path) -> None:
     raise OSError(errno.EINVAL, f"it is {kind}; a regular file was expected", os.fspath(path))
 
 
-def read_data(path: str | Path, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; raises OSError, as `open_data`."""
-    with open_data(path) as file:
-        data = file.read(limit + 1)  # not by its size: files of /proc say 0, and a file may grow
-    if len(data) > limit:
-        raise OSError(errno.EINVAL, f"it is larger than the {limit >> 20:,} MiB that such a file may have", str(path))
-    return data
+def read_data(path: str | Path, limit: int, *, pipes: bool = False) -> bytes:
+    """Return the content of a file of at most `limit` bytes.
+
+    Args:
+        path: the file.
+        limit: bytes; more are refused before they are read.
+        pipes: take pipes and devices too, for what a user names by hand: `@<(find ...)`.
+
+    Raises:
+        OSError: it cannot be opened, is too large or no regular file; `explain` has the sentence.
+    """
+    with open(path, "rb") if pipes else open_data(path) as file:  # noqa: PTH123
+        if not pipes and os.fstat(file.fileno()).st_size <= limit:
+            return file.read(os.fstat(file.fileno()).st_size)  # not to its end: some files of /proc have none
+        parts, size = [], 0
+        while pipes and size <= limit and (part := file.read(1 << 16)):
+            parts.append(part)
+            size += len(part)
+    if not pipes or size > limit:
+        raise OSError(errno.EINVAL, f"it is larger than the {max(limit >> 20, 1):,} MiB that it may have", str(path))
+    return b"".join(parts)
 
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}

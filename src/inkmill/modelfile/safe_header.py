@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from inkmill.errors import ModelFileError
+from inkmill.files import open_data
 
 MAX_HEADER = 32 << 20
 """Largest header, in bytes; that of a model with 10,000 tensors and 20,000 characters has 2 MiB."""
@@ -70,4 +71,4 @@ def _digest(card: str, body: Iterable[bytes | memoryview]) -> str:
 
 def open_plain(path: Path, content: bytes | None) -> BinaryIO:
     """Return a file to read: of the content where it is at hand, else the one on the disk."""
-    return path.open("rb") if content is None else io.BytesIO(content)
+    return open_data(path) if content is None else io.BytesIO(content)

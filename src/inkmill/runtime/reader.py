@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from inkmill.crypt import find_key
 from inkmill.data.pipeline.decode import decode, from_array, turn
+from inkmill.data.sources.base import read_image
 from inkmill.data.types import Batch
 from inkmill.errors import DataError, ImageError, MissingExtraError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
@@ -222,7 +223,7 @@ def _is_one(images: object) -> bool:
 def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uint8]:
     if isinstance(image, (str, Path)):
         try:
-            image = Path(image).read_bytes()
+            image = read_image(image, key)
         except OSError as error:
             raise DataError(f"{key}: cannot be read ({error.strerror})") from error
         except ValueError as error:

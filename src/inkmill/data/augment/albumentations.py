@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import sample_states
 from inkmill.errors import ConfigError, MissingExtraError
+from inkmill.files import read_data
 
 Images = NDArray[np.uint8]
 
@@ -49,7 +50,7 @@ class AlbumentationsPipeline:
             ConfigError: the file cannot be read or holds no pipeline.
         """
         try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))  # JSON is YAML too
+            content = yaml.safe_load(read_data(path, 1 << 20, pipes=True).decode("utf-8"))  # JSON is YAML too
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path}: the Albumentations pipeline cannot be read: {error}") from None
         if not isinstance(content, Mapping):

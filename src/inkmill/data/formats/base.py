@@ -229,7 +229,14 @@ def _entries(top: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[tup
             return
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(folder) as listing:
-            entries = sorted((entry.name, entry.is_dir()) for entry in listing if not entry.name.startswith("."))
+            entries = sorted((entry.name, _is_folder(entry)) for entry in listing if not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"the folder cannot be listed: {explain(error)}") from error
     yield from ((prefix + name, is_folder) for name, is_folder in entries)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself is a file that cannot be read, and no reason to refuse the others
+        return False

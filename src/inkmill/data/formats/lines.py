@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from inkmill.errors import LabelFileError
-from inkmill.files import atomic_path, explain
+from inkmill.files import atomic_path, explain, open_data, read_data
 
 MAX_LINE_BYTES = 1 << 20
 """Longest line of a label file: a megabyte holds any label, and keeps a binary file from filling the memory."""
+
+MAX_FILE_BYTES = 1 << 30
+"""Largest label file that is held in memory whole, as JSON is; COCO's own are half of it."""
 
 # UTF-16 and UTF-32 share their first bytes, so the longer mark comes first.
 _MARKS = (
@@ -45,7 +48,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number, text with its line end) of every line, blank ones too; raises as `read_lines`."""
     try:
-        with path.open("rb") as stream:
+        with open_data(path) as stream:
             encoding, skip = _encoding(stream.read(4096))
             stream.seek(skip)
             for number, raw in enumerate(_split(stream, encoding, path), 1):
@@ -57,7 +60,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_text(path: Path) -> str:
     """Return a whole text file, for formats that are not made of lines; raises as `read_lines`."""
     try:
-        data = path.read_bytes()
+        data = read_data(path, MAX_FILE_BYTES)
     except OSError as error:
         raise LabelFileError(f"cannot be read ({explain(error)})", path) from error
     encoding, skip = _encoding(data[:4096])
@@ -73,7 +76,7 @@ def head_lines(path: Path, count: int = 64) -> list[str]:
         LabelFileError: no such file.
     """
     try:
-        with path.open("rb") as stream:
+        with open_data(path) as stream:
             head = stream.read(1 << 16)
     except OSError as error:
         raise LabelFileError(f"cannot be read ({explain(error)})", path) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import os
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.types import Sample, Target
 from inkmill.errors import DataError
+from inkmill.files import open_data
 
 MAX_IMAGE_BYTES = 256 << 20
 """Largest image file that is read: 256 MiB is far above any photograph and far below a machine's memory."""
@@ -130,6 +132,19 @@ def check_image_bytes(size: int, key: str) -> None:
     """Raise DataError for an image file that is too large to be one, before it is read."""
     if size > MAX_IMAGE_BYTES:
         raise DataError(f"{key}: {size:,} bytes are more than the {MAX_IMAGE_BYTES >> 20} MiB an image may have")
+
+
+def read_image(path: str | Path, key: str) -> bytes:
+    """Return the bytes of an image file.
+
+    Raises:
+        DataError: too large to be an image.
+        OSError: it cannot be read, or is no regular file.
+    """
+    with open_data(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_image_bytes(size, key)
+        return file.read(size)  # not to its end: some files of /proc have none
 
 
 class PackedStrings:

@@ -14,7 +14,7 @@ import numpy as np
 from inkmill.data.formats import FORMATS
 from inkmill.data.formats.detect import Detected
 from inkmill.data.formats.regions import dump_regions, parse_regions
-from inkmill.data.sources.base import PackedStrings, Source, check_image_bytes, fingerprint, repeats
+from inkmill.data.sources.base import PackedStrings, Source, fingerprint, read_image, repeats
 from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import explain
@@ -56,9 +56,7 @@ class FolderSource(Source):
         # os.path and open are several times faster than pathlib, and this runs for every sample of every epoch.
         path = os.path.join(self.root, self._images[index])  # noqa: PTH118
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                check_image_bytes(os.fstat(file.fileno()).st_size, self.key(index))
-                return file.read()
+            return read_image(path, self.key(index))
         except (OSError, ValueError) as error:
             reason = explain(error) if isinstance(error, OSError) else str(error)
             raise DataError(f"{self.key(index)}: the image cannot be read ({reason})") from error
@@ -148,10 +146,10 @@ class FileSource(Source):
         """See `Source.image`."""
         path = Path(self.key(index))
         try:
-            check_image_bytes(path.stat().st_size, str(path))
-            return path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+            return read_image(path, str(path))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{path}: cannot be read ({reason})") from error
 
     def key(self, index: int) -> str:
         """See `Source.key`."""

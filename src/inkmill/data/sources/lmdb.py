@@ -22,7 +22,7 @@ from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes, fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, MissingExtraError, OutputError
-from inkmill.files import make_folder
+from inkmill.files import check_regular, explain, make_folder
 
 _MAX_SAMPLES = 999_999_999
 """The keys have nine digits."""
@@ -233,6 +233,10 @@ def _open(folder: Path) -> _Environment:
         status = (folder / "data.mdb").stat()
     except OSError as error:
         raise DataError(f"{folder} holds no data.mdb: expected the folder of an LMDB") from error
+    try:
+        check_regular(status, folder / "data.mdb")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read as an LMDB: {explain(error)}") from error
     identity = (os.getpid(), status.st_dev, status.st_ino)
     with _LOCK:
         # Weak references: an environment is closed with the last source that uses it, and opened again for a new one.

@@ -18,8 +18,10 @@ from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
 from inkmill.data.sources.shards import ShardSource, expand_shards
 from inkmill.errors import ConfigError, DataError
+from inkmill.files import explain, read_data
 
 _STORES = ("lmdb", "shards")
+_MAX_LIST_BYTES = 1 << 28  # of an @list of images
 
 
 def open_source(spec: SourceSpec, *, label_pattern: str | None = None, folder_format: str = "") -> Source:
@@ -72,7 +74,7 @@ def _label_file(gt_file: str, images: Path) -> Path:
     """A label file is named from the working folder, as TAO does, or from the folder of the images."""
     places = [Path(gt_file).expanduser(), images / gt_file]
     for place in places:
-        if place.is_file():
+        if place.exists() and not place.is_dir():
             return place
     raise DataError(
         f"the label file {gt_file} is not there (looked for {' and '.join(str(p.absolute()) for p in places)})"
@@ -90,7 +92,7 @@ def _lmdb(folder: Path, multilabel: bool) -> Source:
 
 def _shards(detected: Detected) -> Source:
     folder = detected.labels
-    shards = [folder] if folder.is_file() else sorted(folder.glob("*.tar"))
+    shards = [folder] if not folder.is_dir() else sorted(folder.glob("*.tar"))
     return ShardSource(shards, folder.resolve().name)
 
 
@@ -116,8 +118,9 @@ def _images_of(name: str) -> list[Path]:
     path = Path(name)
     # Hidden files are included here: who names a folder to be read means all of it.
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-    elif path.is_file():
+        # Links that lead nowhere are among them: reading says of each that it cannot be read.
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and not p.is_dir())
+    elif path.exists() or path.is_symlink():
         files = [path]
     else:
         files = _matches(path)
@@ -131,14 +134,15 @@ def _matches(pattern: Path) -> list[Path]:
         found = list(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
     except ValueError:  # not a pattern that pathlib knows
         return []
-    return sorted(match for match in found if match.is_file())
+    return sorted(match for match in found if not match.is_dir())
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+        text = read_data(path, _MAX_LIST_BYTES, pipes=True).decode("utf-8-sig")
+        lines = [line for line in text.splitlines() if line.strip()]
     except OSError as error:
-        raise DataError(f"{path}: the list cannot be read ({error.strerror})") from error
+        raise DataError(f"the list cannot be read: {explain(error)}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: the list is not UTF-8: save it as UTF-8, one image a line") from error
     if not lines:

@@ -8,6 +8,7 @@ last part.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -29,7 +30,7 @@ from inkmill.data.formats.base import IMAGE_SUFFIXES
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, PackedStrings, Source, check_image_bytes, fingerprint
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
-from inkmill.files import UNPACK, compression_of, explain, open_data, writing
+from inkmill.files import UNPACK, check_regular, compression_of, explain, open_data, read_data, writing
 
 _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES)
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
@@ -284,7 +285,9 @@ def read_members(shard: Path) -> tuple[list[tuple[Member, ...]], bool]:
     """
     try:
         # An index is only trusted if it matches the tar: offsets of another tar would be images of noise.
-        length = shard.stat().st_size
+        status = shard.stat()
+        check_regular(status, shard)
+        length = status.st_size
         indexed = _from_index(index_path(shard), length)
         if indexed and _names_match(shard, (indexed[0][0], indexed[-1][-1])):
             return indexed, True
@@ -303,7 +306,8 @@ def split_name(name: str) -> tuple[str, str]:
 def _from_index(path: Path, length: int) -> list[tuple[Member, ...]]:
     """Return the samples of an index file; empty if there is none or it cannot be trusted."""
     try:
-        with path.open(encoding="utf-8") as file:
+        # A member takes less of an index than of a tar, so a longer one is none, and need not be read.
+        with io.TextIOWrapper(io.BytesIO(read_data(path, length)), encoding="utf-8") as file:
             version, count = file.readline().split()
             samples, expected = [_index_line(line) for line in file], int(count)
     except (OSError, ValueError):  # ValueError: not UTF-8, not numbers, a name with a blank in it

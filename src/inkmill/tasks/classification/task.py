@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from inkmill.data.pipeline.targets import multi_hot
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Labels, Target, Text
 from inkmill.errors import ConfigError, DataError, ModelFileError
-from inkmill.files import explain
+from inkmill.files import explain, read_data
 from inkmill.tasks.base import Decoder, Output, Outputs, Prediction, Say, Scores, Task, Truth
 from inkmill.tasks.classification.metrics import FIGURES, UNKNOWN, ClassificationScores, score
 from inkmill.tasks.classification.rules import ClassRules
@@ -394,7 +393,7 @@ def read_classes(path: str) -> list[str]:
         ConfigError: it cannot be read, is not UTF-8, or names a class twice.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = read_data(path, 1 << 28, pipes=True).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise ConfigError(f"classes_file {path}: cannot be read ({explain(error)})") from error
     except UnicodeDecodeError as error:
