@@ -1,0 +1,1 @@
+"""Finding text: which regions of a whole picture hold some."""
