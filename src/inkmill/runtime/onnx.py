@@ -52,12 +52,12 @@ class OnnxReader(BaseReader):
         **decoding: Any,
     ) -> None:
         self._where = str(path)
-        content = _content(Path(path), encryption_key)
+        content = file_content(Path(path), encryption_key)
         metadata, has_half = read_outline(content, self._where)
         if "inkmill" not in metadata:
             raise ModelFileError(f"{path}: an ONNX file without a model's header; export it with `inkmill export`")
         super().__init__(ModelHeader.from_json(metadata["inkmill"], self._where))
-        self._session, self.runs_on = _session(content, self._where, device, threads, has_half)
+        self._session, self.runs_on = open_session(content, self._where, device, threads, has_half)
         self._check_graph()
         self.use(self.task.decoder(**decoding))
 
@@ -130,7 +130,8 @@ def write_and_open(graph: Any, header: ModelHeader, path: Path, key: Key | None)
     return OnnxReader(path, "cpu", encryption_key=key)
 
 
-def _content(path: Path, given: str | Key | None) -> bytes:
+def file_content(path: Path, given: str | Key | None = None) -> bytes:
+    """Return the bytes of an ONNX file, decrypted; ModelFileError where there is none or it is too large."""
     if not path.is_file():
         raise ModelFileError(f"{path}: no such model file; give the .onnx file that `inkmill export` wrote")
     if path.stat().st_size > MAX_BYTES:
@@ -138,8 +139,23 @@ def _content(path: Path, given: str | Key | None) -> bytes:
     return read_plain(path, find_key(given) if isinstance(given, str) else given)
 
 
-def _session(content: bytes, where: str, device: str | None, threads: int | None, has_half: bool) -> tuple[Any, str]:
-    """Return a session, and what it runs on."""
+def open_session(
+    content: bytes, where: str, device: str | None, threads: int | None, has_half: bool = False, arena: bool = True
+) -> tuple[Any, str]:
+    """Return a session of ONNX Runtime, and what it runs on in a few words.
+
+    Args:
+        content: an ONNX file whose outline was read (see `inkmill.modelfile.onnx_file`).
+        where: its name, for the errors.
+        device: "cpu" or "cuda"; by default the GPU where there is one.
+        threads: on the CPU; by default as many as there are cores that this process may use.
+        has_half: whether weights are fp16.
+        arena: whether memory is kept for the next run; where inputs have many sizes it only grows.
+
+    Raises:
+        ConfigError: no such device, or no whole number of threads.
+        ModelFileError: not a graph that can be run.
+    """
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -159,6 +175,7 @@ def _session(content: bytes, where: str, device: str | None, threads: int | None
         raise ConfigError(f"threads={threads}: expected a whole number from 1 on")
     threads = threads or physical_cores()
     options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = arena
     # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.
     without = ["MatmulTransposeFusion"] if has_half else []
     try:

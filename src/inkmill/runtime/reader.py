@@ -151,7 +151,7 @@ class BaseReader(ABC):
         waiting: dict[int, list[tuple[int, NDArray[np.uint8], tuple[int, int]]]] = defaultdict(list)
         found: list[Prediction | None] = [None] * len(several)
         for position, image in enumerate(several):
-            pixels = _pixels(image, self.resize.channels, keys[position])
+            pixels = picture_pixels(image, self.resize.channels, keys[position])
             resized, _ = self.resize.apply(pixels)
             same_width = waiting[resized.shape[1]]
             same_width.append((position, resized, (pixels.shape[1], pixels.shape[0])))
@@ -220,7 +220,8 @@ def _is_one(images: object) -> bool:
     return isinstance(images, known) or not isinstance(images, Iterable)
 
 
-def _pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uint8]:
+def picture_pixels(image: Picture, channels: Literal[1, 3], key: str) -> NDArray[np.uint8]:
+    """Return uint8 (H, W, channels) of a path, encoded bytes, an array or a PIL image; `key` names it in errors."""
     if isinstance(image, (str, Path)):
         try:
             image = read_image(image, key)

@@ -138,6 +138,18 @@ class CtcCodec(Codec):
         emitted[:, 1:] &= ids[:, 1:] != ids[:, :-1]
         return emitted
 
+    def runs(self, ids: NDArray[Any]) -> list[tuple[str, Ints, Ints]]:
+        """Return of each row of classes (B, T) its text, and the steps where each character's run starts and ends."""
+        ids = np.asarray(ids)
+        found = []
+        for row in ids:
+            starts = np.flatnonzero(np.diff(row, prepend=-1))
+            ends = np.append(starts[1:], len(row))
+            written = row[starts] != 0
+            starts, ends = starts[written], ends[written]
+            found.append(("".join(map(chr, self._code_of[row[starts]].tolist())), starts, ends))
+        return found
+
 
 @CODECS.register("Attn")
 class AttnCodec(Codec):

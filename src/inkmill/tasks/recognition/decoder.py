@@ -59,6 +59,23 @@ class Reading:
         return {"text": self.text, "confidence": round(float(self.confidence), 4)}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """The characters of one image and where they stand.
+
+    Attributes:
+        text: N characters.
+        probabilities: float32 (N,), 0..1.
+        starts: float32 (N,), where each character's run of steps begins, as a share of the input's width, 0..1.
+        ends: float32 (N,), where it ends.
+    """
+
+    text: str
+    probabilities: NDArray[np.float32]
+    starts: NDArray[np.float32]
+    ends: NDArray[np.float32]
+
+
 class TextDecoder(Decoder):
     """Turns the output of a model into texts and confidences.
 
@@ -118,6 +135,26 @@ class TextDecoder(Decoder):
         else:
             texts, confidences = self.best(*(outputs[name] for name in BEST))
         return list(map(Reading, texts, confidences.tolist()))
+
+    def located(self, outputs: Outputs) -> list[Located]:
+        """Return the greedy text of each image with the place of every character: the columns of CTC's runs.
+
+        Raises:
+            ConfigError: another head than CTC, whose steps are no columns.
+        """
+        if not isinstance(self.codec, CtcCodec):
+            raise ConfigError(
+                f"where characters stand is known of a CTC head, and this model has {self.codec.prediction}"
+            )
+        if ALL in self.needs:
+            ids, probabilities = outputs[ALL].argmax(axis=2), outputs[ALL].max(axis=2)
+        else:
+            ids, probabilities = (outputs[name] for name in BEST)
+        found = []
+        for row, (text, starts, ends) in zip(probabilities, self.codec.runs(ids), strict=True):
+            share = np.float32(1 / len(row))
+            found.append(Located(text, row[starts].astype(np.float32), starts * share, ends * share))
+        return found
 
     def best(self, ids: NDArray[Any], probabilities: NDArray[Any]) -> Readings:
         """Return texts and confidences from the best class of each step, (B, S), and its probability, (B, S)."""

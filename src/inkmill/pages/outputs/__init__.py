@@ -1,0 +1,1 @@
+"""Pages as the files that other programs read."""
