@@ -13,11 +13,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
+from inkmill.config.load import load_spec
 from inkmill.data.loaders.dali import has_dali
 from inkmill.data.pipeline.resize import Resize
-from inkmill.errors import DataError
-from inkmill.training.data_module import TextDataModule
-from inkmill.training.tensor_loader import TextBatch
+from inkmill.errors import ConfigError, DataError
+from inkmill.training.data_module import TaskDataModule, TextDataModule
+from inkmill.training.tensor_loader import TaskBatch, TextBatch
 
 DOCS = Path(__file__).parents[2] / "docs" / "loaders.md"
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")
@@ -159,3 +160,48 @@ def test_the_plain_loop_of_the_docs_runs(few_captchas: Path, monkeypatch: pytest
     assert found["epoch"] == 1
     assert torch.isfinite(found["loss"])
     assert found["loader"].stats.images == 2 * 120
+
+
+class TinyClassifier(pl.LightningModule):
+    """Anyone's classifier; it writes down what it saw."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes))
+        self.seen: list[str] = []
+        self.validated: list[str] = []
+
+    def training_step(self, batch: TaskBatch, number: int) -> torch.Tensor:
+        self.seen += batch.keys
+        (labels,) = batch.targets
+        return nn.functional.binary_cross_entropy_with_logits(self.net(batch.images), labels)
+
+    def validation_step(self, batch: TaskBatch, number: int) -> None:
+        self.validated += batch.keys
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 1e-3)
+
+
+@pytest.mark.parametrize("cache", ["none", "ram"])
+def test_any_task_of_a_spec_trains_in_anyones_lightning_loop(few_captchas: Path, tmp_path: Path, cache: str) -> None:
+    rows = [line.split("\t") for line in few_captchas.read_text("utf-8").splitlines()]
+    labels = few_captchas.with_suffix(".ssv")
+    labels.write_text("".join(f"{name} {' '.join(sorted(set(text)))}\n" for name, text in rows), "utf-8")
+    settings = ["task=multilabel", f"dataset.train={labels}", "dataset.workers=0", f"dataset.cache={cache}"]
+    data = TaskDataModule(load_spec(None, [*settings, "dataset.batch_size=16", "train.seed=3"]))
+    model = TinyClassifier(len(data.task.class_names))
+    trainer(max_epochs=1).fit(model, datamodule=data)
+    assert len(set(model.seen)) == len(model.seen) == 108
+    assert not set(model.seen) & set(model.validated)
+    (batch, *_) = data.val_dataloader()
+    assert batch.targets[0].tolist() == [truth.tolist() for truth in batch.truths]
+    assert any("12 samples are held out" in note for note in data.notes)
+    data.teardown()
+
+
+def test_a_task_data_module_without_data_or_seed_says_so(few_captchas: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set dataset\.train"):
+        TaskDataModule(load_spec(None, ["task=classification"])).setup()
+    with pytest.raises(ConfigError, match=r"train\.seed=-1"):
+        TaskDataModule(load_spec(None, [f"dataset.train={few_captchas}", "train.seed=-1"])).setup()

@@ -70,7 +70,7 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
         bucket_widths=prepared.train.bucket_widths,
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
-        cache=_cache_config(dataset),
+        cache=cache_config(dataset),
     )
 
 
@@ -116,6 +116,7 @@ def augments_on(dataset: DatasetSpec, device: torch.device, resize: Resize) -> A
     return "gpu"
 
 
-def _cache_config(dataset: DatasetSpec) -> CacheConfig:
+def cache_config(dataset: DatasetSpec) -> CacheConfig:
+    """Return where a spec caches resized images; the GPU's cache is a loader of its own."""
     tier = "none" if dataset.cache == "gpu" else dataset.cache
     return CacheConfig(tier, dataset.cache_gib, Path(dataset.cache_dir) if dataset.cache_dir else None)

@@ -4,7 +4,9 @@
     model = MyModel(data.codec.num_classes)
     lightning.pytorch.Trainer(max_epochs=10).fit(model, datamodule=data)
 
-Epochs are exact and shuffled again, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
+    data = TaskDataModule(load_spec(None, ["task=multilabel", "dataset.train=photos.csv"]))
+
+The second does it for any task, from a spec. Epochs are exact and shuffled again, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
 middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,19 +25,22 @@ from inkmill.config.dataset import AugmentationSpec, DatasetSpec, SourceSpec
 from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
 from inkmill.data.augment import open_augmentation
-from inkmill.data.jobs.check import check_targets
+from inkmill.data.jobs.check import SampleRules, check_targets
 from inkmill.data.loaders import Loader, LoadPlan, make_loader, measure_buckets
 from inkmill.data.loaders.dali import dali_extra, has_dali
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Source, Subset, holdout, open_source
-from inkmill.errors import DataError, MissingExtraError
+from inkmill.errors import ConfigError, DataError, MissingExtraError
+from inkmill.tasks.base import Task
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import Codec
 from inkmill.tasks.recognition.rules import TextRules
 from inkmill.tasks.recognition.task import Recognition
-from inkmill.training.tensor_loader import TensorLoader
+from inkmill.training.batches import VAL_WORKERS, cache_config, open_loader
+from inkmill.training.prepare import open_sets, settle
+from inkmill.training.tensor_loader import TaskLoader, TensorLoader
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -50,11 +55,122 @@ Data = str | Path | SourceSpec | Source
 class _Opened:
     train: Source
     val: Source
-    task: Recognition
+    task: Task
     notes: list[str]
 
 
-class TextDataModule(LightningDataModule):
+class _Module(LightningDataModule):
+    """Opens once, gives loaders, ends them; subclasses say what is opened and loaded."""
+
+    _opened: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loaders: list[TensorLoader | TaskLoader] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """What was seen and done that a user should know, one sentence each."""
+        notes: list[str] = self._opened.notes
+        return notes
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data, once; Lightning calls this in every process."""
+        _ = self._opened
+
+    def teardown(self, stage: str | None = None) -> None:
+        """End the loaders' processes."""
+        while self._loaders:
+            self._loaders.pop().close()
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+
+    def _placed(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan for this rank."""
+        if self.trainer is None:
+            return plan
+        return replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+
+
+class TaskDataModule(_Module):
+    """What `inkmill train` would train on with the same spec, for a model of anyone's; see `TaskBatch`.
+
+    Loader, cache, augmentation and splitting follow the spec's `dataset` section, DALI and cached tiers among them.
+    Labels that cannot be used are left out and noted; images are not checked beforehand.
+
+    Args:
+        spec: as `inkmill.config.load.load_spec` returns it; `dataset.train` is needed.
+
+    Attributes:
+        notes: what was seen and done that a user should know.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @property
+    def task(self) -> Task:
+        """Settled on the training data: `task.class_names`, `task.encode`, `task.score`.
+
+        Raises:
+            InkmillError: there is no data, or none of it can be used.
+        """
+        return self._opened.task
+
+    def train_dataloader(self) -> TaskLoader:
+        """Return a loader of the training batches: shuffled again in each epoch, augmented."""
+        dataset = self.spec.dataset
+        plan = self._plan(self._opened.train, shuffle=True)
+        return self._ready(replace(plan, augmentation=open_augmentation(dataset.augmentation)), dataset.workers)
+
+    def val_dataloader(self) -> TaskLoader:
+        """Return a loader of the validation batches, in the data's own order."""
+        return self._ready(self._plan(self._opened.val, shuffle=False), min(self.spec.dataset.workers, VAL_WORKERS))
+
+    @cached_property
+    def _opened(self) -> _Opened:
+        spec, notes = self.spec, list[str]()
+        if spec.train.seed < 0:
+            raise ConfigError("train.seed=-1 would give each process another order; give a TaskDataModule a seed")
+        train, val = open_sets(spec, "train", notes.append), open_sets(spec, "val", notes.append)
+        if not train:
+            raise ConfigError("a TaskDataModule needs training data: set dataset.train in its spec")
+        task = settle(spec, train, notes.append)
+        if not val:
+            parts = [(source, *holdout(source, spec.dataset.val_fraction)) for source in train]
+            val = [Subset(source, held) for source, _, held in parts]
+            train = [Subset(source, kept) for source, kept, _ in parts]
+            notes.append(f"{sum(map(len, val)):,} samples are held out for validation")
+        rules = task.rules()
+        train, val = ([_usable(source, rules, notes) for source in side] for side in (train, val))
+        weights = [one.weight for one in spec.dataset.sources("train")]
+        return _Opened(Mix(train, weights), Mix(val), task, notes)
+
+    def _plan(self, source: Source, shuffle: bool) -> LoadPlan:
+        dataset = self.spec.dataset
+        plan = LoadPlan(
+            source,
+            self.task.resize,
+            batch_size=dataset.batch_size,
+            seed=self.spec.train.seed,
+            shuffle=shuffle,
+            on_bad_sample="raise" if dataset.on_bad_sample == "raise" else "skip",
+            cache=cache_config(dataset),
+        )
+        return self._placed(plan)
+
+    def _ready(self, plan: LoadPlan, workers: int) -> TaskLoader:
+        device = self._device
+        opened = DeviceLoader(open_loader(plan, self.spec.dataset, device, workers), device)
+        loader = TaskLoader(opened, self.task)
+        self._loaders.append(loader)
+        return loader
+
+
+class TextDataModule(_Module):
     """Training and validation batches of labelled text images; see `TextBatch` for what is in one.
 
     Args:
@@ -114,7 +230,6 @@ class TextDataModule(LightningDataModule):
             "on_bad_sample": on_bad_sample,
             "cache": cache,
         }
-        self._loaders: list[TensorLoader] = []
 
     @property
     def codec(self) -> Codec:
@@ -123,16 +238,13 @@ class TextDataModule(LightningDataModule):
         Raises:
             DataError: there is no data, or none of it can be used.
         """
-        return self._opened.task.codec
+        return self._task.codec
 
     @property
-    def notes(self) -> list[str]:
-        """What was seen and done that a user should know, one sentence each."""
-        return self._opened.notes
-
-    def setup(self, stage: str | None = None) -> None:
-        """Open the data, once; Lightning calls this in every process."""
-        _ = self._opened
+    def _task(self) -> Recognition:
+        task = self._opened.task
+        assert isinstance(task, Recognition)
+        return task
 
     def train_dataloader(self) -> TensorLoader:
         """Return a loader of the training batches: shuffled again in each epoch, augmented."""
@@ -141,11 +253,6 @@ class TextDataModule(LightningDataModule):
     def val_dataloader(self) -> TensorLoader:
         """Return a loader of the validation batches, in the data's own order."""
         return self._ready(self._opened.val, shuffle=False)
-
-    def teardown(self, stage: str | None = None) -> None:
-        """End the loaders' processes."""
-        while self._loaders:
-            self._loaders.pop().close()
 
     @cached_property
     def _opened(self) -> _Opened:
@@ -179,14 +286,12 @@ class TextDataModule(LightningDataModule):
             plan = replace(plan, bucket_widths=measure_buckets(source, plan.resize))
         if shuffle:
             plan = replace(plan, augmentation=self._augmentation)
-        if self.trainer is not None:
-            plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
-        loader = TensorLoader(self._loader(plan), self._opened.task.codec, self._opened.task.normaliser)
+        loader = TensorLoader(self._loader(self._placed(plan)), self._task.codec, self._task.normaliser)
         self._loaders.append(loader)
         return loader
 
     def _loader(self, plan: LoadPlan) -> DeviceLoader | Loader:
-        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        device = self._device
         workers = self._workers if plan.shuffle else min(self._workers, 2)
         if self._use_dali and device.type == "cuda" and has_dali():
             number = torch.cuda.current_device() if device.index is None else device.index
@@ -221,7 +326,7 @@ def _open(data: Data | Sequence[Data]) -> Source:
     return sources[0] if weights == [1.0] else Mix(sources, weights)
 
 
-def _usable(source: Source, rules: TextRules, notes: list[str]) -> Source:
+def _usable(source: Source, rules: SampleRules, notes: list[str]) -> Source:
     """Return the samples whose labels can be encoded; the others are noted by reason."""
     kept, lost = check_targets(source, rules, np.arange(len(source)))
     notes.extend(f"{source.name}: {count:,} labels left out: {name.replace('_', ' ')}" for name, count in lost.items())
