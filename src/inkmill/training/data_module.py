@@ -6,8 +6,8 @@
 
     data = TaskDataModule(load_spec(None, ["task=multilabel", "dataset.train=photos.csv"]))
 
-The second does it for any task, from a spec. Epochs are exact and shuffled again, ranks get disjoint parts, and a Trainer's checkpoints hold the position in the
-middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
+The second does it for any task, from a spec. Epochs are exact and shuffled again, ranks get disjoint parts, and a
+Trainer's checkpoints hold the position in the middle of an epoch, from which `fit(..., ckpt_path=...)` goes on exactly.
 """
 
 from __future__ import annotations
