@@ -97,3 +97,31 @@ def test_a_full_disk_while_running_is_an_output_error(tmp_path: Path) -> None:
     )
     said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert said.stdout.startswith(f"cannot write {tmp_path}/train/status.json: ")
+
+
+HOLD = """
+import sys
+from inkmill.config.results import open_results
+from inkmill.config.spec import Spec
+with open_results(Spec(results_dir=sys.argv[1]), "train"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_that_another_run_writes_to_is_refused_by_its_process_and_free_after_a_kill(tmp_path: Path) -> None:
+    spec = Spec(results_dir=str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(OutputError, match=rf"another `inkmill train` is writing to .*process {other.pid} on "):
+            open_results(spec, "train").__enter__()
+        with open_results(spec, "evaluate"):  # other verbs write other files
+            pass
+        other.kill()
+    with open_results(spec, "train"):
+        pass
+    assert [line["status"] for line in lines(tmp_path / "train")] == ["STARTED", "STARTED", "SUCCESS"]
+    assert not list((tmp_path / "train").glob(".*"))

@@ -22,6 +22,7 @@ from inkmill.config.spec import Spec
 from inkmill.config.yaml_file import dump_yaml
 from inkmill.errors import InkmillError, OutputError
 from inkmill.files import explain, make_folder, write_text_atomic, writing
+from inkmill.locks import FileLock
 
 State = Literal["STARTED", "RUNNING", "SUCCESS", "FAILURE"]
 
@@ -49,7 +50,8 @@ def open_results(spec: Spec, verb: str, *, folder: Path | None = None) -> Result
 class Results:
     """A results folder with its status file; a context manager. See `open_results`.
 
-    Entering creates the folder and raises OutputError where it cannot be written.
+    Entering creates the folder and raises OutputError where it cannot be written, or where another process of the same
+    verb writes to it: two trainings would resume each other's checkpoints, and mix their results.
 
     Attributes:
         folder: where the verb's files go.
@@ -60,6 +62,11 @@ class Results:
         self.folder, self.verb = folder, verb
         self._spec = spec
         self._status_file = folder / "status.json"
+        self._lock = FileLock(
+            folder / f".{verb}.lock",
+            f"another `inkmill {verb}` is writing to {folder} ({{owner}}): wait for its end, or give another "
+            "results_dir",
+        )
 
     def status(
         self,
@@ -107,19 +114,30 @@ class Results:
 
     def __enter__(self) -> Results:
         make_folder(self.folder)
+        self._lock.acquire()
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _begin(self) -> None:
         write_text_atomic(self.folder / "experiment.yaml", dump_yaml(self._spec.model_dump()))
         self.status("STARTED", f"{self.verb} started.")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.status("SUCCESS", f"{self.verb} finished successfully.")
-            return
-        # The error itself is what the user must see, also when its cause (a full disk) stops this line too.
-        with suppress(OutputError):
-            self.status("FAILURE", _reason(self.verb, error))
+        try:
+            if error is None:
+                self.status("SUCCESS", f"{self.verb} finished successfully.")
+                return
+            # The error itself is what the user must see, also when its cause (a full disk) stops this line too.
+            with suppress(OutputError):
+                self.status("FAILURE", _reason(self.verb, error))
+        finally:
+            self._lock.release()
 
 
 def _clock(seconds: float | None) -> str | None:

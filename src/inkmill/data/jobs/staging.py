@@ -8,7 +8,6 @@ were set aside when the kill fell between the two moves. The system releases the
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from inkmill.data.jobs.rejects import REJECTS
 from inkmill.errors import OutputError
 from inkmill.files import make_folder, writing
+from inkmill.locks import FileLock
 
 MANIFEST = "manifest.json"
 _SYNC_ONE_BY_ONE = 1000  # files; with more, one sync of the whole system is faster
@@ -53,7 +53,9 @@ class Staging:
         self.rejected = self.work / "rejected"
         self.rejected_destination = self.destination.with_name(f"{self.destination.name}.rejected")
         self._old = self.destination.with_name(f"{hidden}-old")
-        self._lock = _Lock(self.destination.with_name(f"{hidden}-lock"))
+        lock = self.destination.with_name(f"{hidden}-lock")
+        taken = f"another conversion is writing to this place ({{owner}}; it holds {lock}): wait for its end"
+        self._lock = FileLock(lock, taken)
 
     def __enter__(self) -> Staging:
         make_folder(self.destination.parent)
@@ -156,45 +158,6 @@ def why_not_replaceable(folder: Path) -> str | None:
         if path.lstat().st_mtime_ns > written:
             return f"{path.relative_to(folder)} is newer than its conversion"
     return None if found == made else f"it holds {found:,} files, and its conversion left {made:,}"
-
-
-class _Lock:
-    """An advisory lock on a file, released by the system when its process ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, -1
-
-    def acquire(self) -> None:
-        with writing(self._path):
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                self._try()
-                # The former owner may have removed the file between our open and our lock.
-                held = os.fstat(self._descriptor).st_ino == self._path.stat().st_ino
-            except OSError as error:
-                held = error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK, errno.ENOENT)
-        if not held:
-            os.close(self._descriptor)
-            raise OutputError(f"another conversion is writing to this place (it holds {self._path}): wait for its end")
-
-    def release(self) -> None:
-        # Deleted before it is released, or it might be the next owner's by then. Windows cannot delete an open file.
-        with suppress(OSError):
-            self._path.unlink()
-        os.close(self._descriptor)
-        with suppress(OSError):
-            if os.name == "nt":
-                self._path.unlink()
-
-    def _try(self) -> None:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(self._descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _sync(folder: Path) -> None:
