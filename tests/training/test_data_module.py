@@ -189,7 +189,9 @@ def test_any_task_of_a_spec_trains_in_anyones_lightning_loop(few_captchas: Path,
     labels = few_captchas.with_suffix(".ssv")
     labels.write_text("".join(f"{name} {' '.join(sorted(set(text)))}\n" for name, text in rows), "utf-8")
     settings = ["task=multilabel", f"dataset.train={labels}", "dataset.workers=0", f"dataset.cache={cache}"]
-    data = TaskDataModule(load_spec(None, [*settings, "dataset.batch_size=16", "train.seed=3"]))
+    data = TaskDataModule(
+        load_spec(None, [*settings, "dataset.batch_size=16", "train.seed=3", "model.input_channel=3"])
+    )
     model = TinyClassifier(len(data.task.class_names))
     trainer(max_epochs=1).fit(model, datamodule=data)
     assert len(set(model.seen)) == len(model.seen) == 108
