@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from inkmill.config.base import Section
 
-Resize = Literal["stretch", "pad", "height"]
+Resize = Literal["stretch", "pad", "height", "aspect"]
 
 MAX_INPUT_PIXELS = 1 << 20
 """128 x 8192: a line of 500 characters."""
@@ -38,22 +38,33 @@ class ModelSpec(Section):
     """Hidden units of the BiLSTM and of the attention head."""
     prediction: Literal["CTC", "Attn", "Slots"] = "CTC"
     """The head: CTC, attention, or a fixed number of character slots (captchas of known length)."""
+    guide: float = Field(0.0, ge=0, le=10)
+    """CTC: weight of the loss of an attention decoder that is trained beside the head, teaches the features where
+    characters are, and is left out of exported files (1 is usual); 0 trains without."""
     quantize: bool = False
     """Fine-tune a trained reader with simulated int8 (quantisation-aware training); see docs/quantize.md. It starts
     from train.pretrained_model_path."""
     input_width: int = Field(100, ge=8, le=8192)
-    """Width of the input in pixels; with input_resize=height the largest width."""
+    """Width of the input in pixels; with input_resize=height or aspect the largest width."""
     input_height: int = Field(32, ge=8, le=1024)
-    """Height of the input in pixels."""
+    """Height of the input in pixels; with input_resize=aspect that of pictures 4 times as wide as high or wider."""
     input_channel: Literal[1, 3] = 1
     """1 reads gray, 3 reads RGB."""
     input_resize: Resize = "stretch"
     """How an image meets the input size: stretch (aspect ratio lost), pad (kept; the last column is repeated to the
-    right), height (kept; the width is free in steps of 32 up to input_width)."""
+    right), height (kept; the width is free in steps of 32 up to input_width), aspect (stretched to the nearest of a few
+    sizes of about one area: at a height of 32 these are 64x64, 96x48, 112x40, 128x32, and 160x32 and on to
+    input_width)."""
     pruned_graph_path: str | None = None
     """TAO: a pruned model file to retrain; the same as train.pretrained_model_path."""
     quantize_model_path: str | None = None
     """TAO: the reader that quantisation-aware training starts from; the same as train.pretrained_model_path."""
+
+    @model_validator(mode="after")
+    def _guide_is_for_ctc(self) -> ModelSpec:
+        if self.guide and self.prediction != "CTC":
+            raise ValueError(f"guide is for prediction=CTC, not prediction={self.prediction}: set guide=0")
+        return self
 
     @field_validator("num_fiducial")
     @classmethod
@@ -84,6 +95,16 @@ class ModelSpec(Section):
 
     @model_validator(mode="after")
     def _free_width_has_no_spline(self) -> ModelSpec:
-        if self.TPS and self.input_resize == "height":
+        if self.TPS and self.input_resize in ("height", "aspect"):
             raise ValueError("TPS needs a fixed input width: use input_resize=stretch or pad")
+        return self
+
+    @model_validator(mode="after")
+    def _aspect_has_its_sizes(self) -> ModelSpec:
+        height, width = self.input_height, self.input_width
+        if self.input_resize == "aspect" and (height % 4 or width % height or width < 4 * height):
+            raise ValueError(
+                f"input_resize=aspect needs an input_height that is a multiple of 4, and an input_width that is a "
+                f"multiple of it, 4 times or more, not {height} and {width}: 32 and 256, for example"
+            )
         return self

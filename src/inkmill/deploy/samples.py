@@ -129,7 +129,7 @@ def _width(crop: Image, resize: Resize) -> int:
     height, width = crop.shape[:2]
     if resize.mode == "stretch":
         return int(max(1, round(resize.height * width / height)))
-    return int(resize.bucket_width(width, height) if resize.mode == "height" else resize.valid_width(width, height))
+    return int(resize.bucket_width(width, height) if resize.buckets else resize.valid_width(width, height))
 
 
 def _few_widths(crops: Sequence[Image], resize: Resize) -> bool:

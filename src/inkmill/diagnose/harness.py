@@ -124,7 +124,7 @@ def enough_to_try(sampled: Sampled, spec: Spec) -> Sampled:
     """
     needed = min(_ROUNDS * max(1, spec.dataset.workers) * spec.dataset.batch_size, MOST_TO_TRY)
     task = sampled.prepared.task
-    if sampled.taken >= min(needed, len(sampled.whole)) or task.resize.mode == "height":
+    if sampled.taken >= min(needed, len(sampled.whole)) or task.resize.buckets:
         return sampled
     return take_sample(spec, sampled.whole, lambda line: None, needed, task=task)
 
@@ -183,7 +183,7 @@ class StepHarness:
         # 1. The plan, over whole batches of the sample.
         prepared = _whole_batches(prepared, self.spec.dataset.batch_size)
         plan = training_plan(self.spec, prepared, fabric, seed=0)
-        if plan.resize.mode == "height" and plan.bucket_widths is None:
+        if plan.resize.buckets and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
         self.plan = plan
         self.augment_on = augments_on(self.spec.dataset, self.device, plan.resize)

@@ -272,7 +272,7 @@ def measure_gpu_augmentation(plan: LoadPlan, device: torch.device, batch_size: i
     from inkmill.data.augment.params import DeferredAugmentation
 
     numbers, resize = plan.numbers, plan.resize
-    if numbers is None or plan.pipeline is not None or resize.mode == "height":
+    if numbers is None or plan.pipeline is not None or resize.buckets:
         return {}
     rows = np.arange(batch_size)
     deferred = DeferredAugmentation(numbers, 0, 0, rows, resize.height, resize.width, batch_size)

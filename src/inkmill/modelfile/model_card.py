@@ -87,7 +87,7 @@ def _page(facts: dict[str, Any], task: Task) -> str:
 def _lines(facts: dict[str, Any], task: Task) -> Iterator[str]:
     model, size = facts["model"], facts["input"]
     parameters = f"{facts['parameters']:,}" if facts["parameters"] is not None else UNKNOWN
-    fixed = "up to " if size["resize"] == "height" else ""
+    fixed = "up to " if size["resize"] in ("height", "aspect") else ""
     yield f"A {task.noun} made with inkmill."
     yield ""
     yield from _table(

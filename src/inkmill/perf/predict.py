@@ -293,7 +293,7 @@ def look_up(
     exists = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free["disk"] = shutil.disk_usage(exists).free
     # 3. GPU: images of one size only, and no augmentation by foreign code.
-    fixed = plan.pipeline is None and plan.resize.mode != "height"
+    fixed = plan.pipeline is None and not plan.resize.buckets
     if device.type == "cuda" and fixed:
         free["gpu"] = torch.cuda.mem_get_info(device)[0]
     room = {tier: int(CACHE_ROOM[tier] * bytes_) for tier, bytes_ in free.items()}

@@ -129,7 +129,7 @@ class BaseReader(ABC):
     @property
     def batch_size(self) -> int:
         """How many images are read at once where nothing else is asked for: fewer of large ones."""
-        return max(1, min(MAX_BATCH, BATCH_PIXELS // (self.resize.height * self.resize.width)))
+        return max(1, min(MAX_BATCH, BATCH_PIXELS // self.resize.most_pixels))
 
     def read(self, images: Picture | Iterable[Picture], batch_size: int | None = None) -> list[Any]:
         """Read images, in order; those of one input width are read together.

@@ -111,8 +111,8 @@ def augments_on(dataset: DatasetSpec, device: torch.device, resize: Resize) -> A
         return info.augments_on[0]
     if wanted != "auto":
         return wanted
-    if not on_gpu or resize.mode == "height" or dataset.augmentation.albumentations:
-        return info.augments_on[0]  # every width of the input would be compiled again, and foreign code knows no GPU
+    if not on_gpu or resize.buckets or dataset.augmentation.albumentations:
+        return info.augments_on[0]  # every size of the input would be compiled again, and foreign code knows no GPU
     return "gpu"
 
 

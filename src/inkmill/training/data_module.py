@@ -282,7 +282,7 @@ class TextDataModule(_Module):
 
     def _ready(self, source: Source, shuffle: bool) -> TensorLoader:
         plan = LoadPlan(source, shuffle=shuffle, **self._options)  # type: ignore[arg-type]
-        if plan.resize.mode == "height":
+        if plan.resize.buckets:
             plan = replace(plan, bucket_widths=measure_buckets(source, plan.resize))
         if shuffle:
             plan = replace(plan, augmentation=self._augmentation)
@@ -295,7 +295,7 @@ class TextDataModule(_Module):
         workers = self._workers if plan.shuffle else min(self._workers, 2)
         if self._use_dali and device.type == "cuda" and has_dali():
             number = torch.cuda.current_device() if device.index is None else device.index
-            by_torch = plan.resize.mode != "height" and plan.pipeline is None  # its pass is compiled for one width
+            by_torch = not plan.resize.buckets and plan.pipeline is None  # its pass is compiled for one width
             return make_loader(
                 plan,
                 workers,
@@ -307,7 +307,7 @@ class TextDataModule(_Module):
         if self._use_dali:
             self._say_without_dali(device)
         # A pass on the GPU is compiled for one width, and foreign code knows no GPU.
-        on_gpu = device.type == "cuda" and plan.pipeline is None and plan.resize.mode != "height"
+        on_gpu = device.type == "cuda" and plan.pipeline is None and not plan.resize.buckets
         return DeviceLoader(make_loader(plan, workers, augment_on="gpu" if on_gpu else "cpu"), device)
 
     def _say_without_dali(self, device: torch.device) -> None:

@@ -238,7 +238,7 @@ def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[n
             "of one of its two parts, for training and for validation: fix them, or give dataset.val"
         )
     widths = None
-    if resize.mode == "height":
+    if resize.buckets:
         widths = np.array([resize.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
     return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
 

@@ -169,6 +169,13 @@ def test_with_free_width_each_image_has_its_own_time_steps(memory: ModuleType) -
     assert verdicts(report) == {0: ("too_narrow", "needs 5 time steps, its width of 32 pixels gives 4")}
 
 
+def test_with_the_size_chosen_by_aspect_each_image_has_its_own_time_steps(memory: ModuleType) -> None:
+    source = memory.MemorySource([(png(20, 32), "123456789"), (png(128, 32), "123456789")])
+    report = check(source, with_model(Resize(32, 128, mode="aspect")))
+    assert report.keep.tolist() == [1]
+    assert verdicts(report) == {0: ("too_narrow", "needs 9 time steps, its width of 64 pixels gives 8")}
+
+
 def test_a_header_of_a_huge_image_is_enough_to_leave_it_out(memory: ModuleType) -> None:
     huge = bytearray(png())
     huge[16:24] = (100_000).to_bytes(4, "big") * 2

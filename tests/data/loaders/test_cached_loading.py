@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from captcha_source import MissingSource
 
 from inkmill.config.dataset import AugmentationSpec
 from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.cache import CacheConfig
-from inkmill.data.pipeline.resize import Resize
+from inkmill.data.pipeline.resize import Resize, ResizeMode
 
 AUGMENTED = Augmentation.from_spec(AugmentationSpec(aug_prob=1.0))
 
@@ -28,11 +29,12 @@ def test_a_later_run_reads_no_image_again(
     assert loader.stats.cached == 67
 
 
-def test_images_of_free_width_are_cached(
-    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize("mode", ["height", "aspect"])
+def test_images_of_several_sizes_are_cached(
+    captcha_plan: Callable[..., LoadPlan], snapshot: Callable[..., Any], tmp_path: Path, mode: ResizeMode
 ) -> None:
-    plan = captcha_plan(resize=Resize(32, 192, 1, "height"), cache=CacheConfig("disk", folder=tmp_path))
-    without = captcha_plan(resize=Resize(32, 192, 1, "height"))
+    plan = captcha_plan(resize=Resize(32, 192, 1, mode), cache=CacheConfig("disk", folder=tmp_path))
+    without = captcha_plan(resize=Resize(32, 192, 1, mode))
     assert snapshot(make_loader(plan)) == snapshot(make_loader(without))
     again = make_loader(plan)
     assert snapshot(again) == snapshot(make_loader(without))

@@ -99,7 +99,7 @@ def test_a_bad_sample_is_left_out_and_counted(captchas, plan):
 
 
 def test_pictures_of_several_widths_are_refused(captcha_plan):
-    with pytest.raises(ConfigError, match="several widths are not cached on a device"):
+    with pytest.raises(ConfigError, match="several sizes are not cached on a device"):
         ResidentLoader(captcha_plan(bucket_widths=np.full(67, 64)), "cpu")
 
 

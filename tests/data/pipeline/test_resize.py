@@ -72,6 +72,44 @@ def test_a_very_long_image_shrinks_to_about_its_means() -> None:
     assert np.abs(out[:, :, 0] - means).max() <= 2
 
 
+def test_the_aspect_ratio_chooses_among_sizes_of_one_area() -> None:
+    aspect = Resize(32, 256, 3, "aspect")
+    assert [(w, h) for h, w in aspect.sizes()] == [
+        *((64, 64), (96, 48), (112, 40), (128, 32), (160, 32), (192, 32), (224, 32), (256, 32))
+    ]
+    found = {
+        size: aspect.apply(np.zeros((*size, 3), np.uint8))[0].shape[:2]
+        for size in [*((90, 20), (40, 59), (40, 60), (40, 100), (40, 139), (40, 140), (40, 180), (10, 1000))]
+    }
+    assert list(found.values()) == [
+        *((64, 64), (64, 64), (48, 96), (40, 112), (40, 112), (32, 128), (32, 160), (32, 256))
+    ]
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.sampled_from([8, 12, 32]), st.integers(4, 9))
+def test_aspect_stretches_without_padding(w: int, h: int, height: int, most: int) -> None:
+    aspect = Resize(height, most * height, 1, "aspect")
+    image, valid = aspect.apply(np.zeros((h, w, 1), np.uint8))
+    assert image.shape[:2] in aspect.sizes()
+    assert image.shape[1] == valid == aspect.bucket_width(w, h) == aspect.valid_width(w, h)
+    assert image.shape[0] * image.shape[1] <= aspect.most_pixels
+    assert len(set(aspect.widths())) == len(aspect.widths())  # the width names the bucket
+
+
+@pytest.mark.parametrize("mode", ["stretch", "pad", "height"])
+def test_all_other_modes_have_one_height(mode: str) -> None:
+    resize = Resize(48, 200, 1, mode)  # type: ignore[arg-type]
+    assert {rows for rows, _ in resize.sizes()} == {48}
+    assert resize.widths() == ([32, 64, 96, 128, 160, 192, 200] if mode == "height" else [200])
+    assert resize.most_pixels == 48 * 200
+
+
+@pytest.mark.parametrize(("height", "width"), [(30, 120), (32, 100), (32, 96)])
+def test_aspect_refuses_sizes_that_give_no_buckets(height: int, width: int) -> None:
+    with pytest.raises(ValueError, match="aspect needs a height that is a multiple of 4"):
+        Resize(height, width, 1, "aspect")
+
+
 def test_stretch_fills_the_input() -> None:
     image, valid = Resize(32, 100, 1).apply(np.zeros((50, 60, 1), np.uint8))
     assert image.shape == (32, 100, 1)

@@ -133,6 +133,19 @@ def test_a_free_width_stays_free(sequence: str, texts: int, tmp_path: Path, capt
     assert steps == [8, 24, 50]
 
 
+@pytest.mark.slow
+def test_a_free_height_stays_free_too(tmp_path: Path, captchas: Path) -> None:
+    settings = ["backbone=SVTRLite", "sequence=none", "input_resize=aspect", "input_width=192", "guide=1"]
+    path = export(untrained(tmp_path, *(f"model.{one}" for one in settings), f"evaluate.test={captchas}"), crops=30)
+    found = figures(tmp_path)
+    assert found["string_parity"] == 1.0
+    assert found["different_texts"] > 10
+    reader = OnnxReader(path, "cpu")
+    for height, width in reader.resize.sizes():
+        assert reader.outputs(np.zeros((2, height, width, 1), np.uint8))["output_id"].shape == (2, width // 4)
+    assert json.loads((tmp_path / "reader.onnx.card.json").read_text("utf-8"))["parameters"] < 4_300_000
+
+
 def test_a_file_of_the_best_class_alone_has_no_other_probabilities(tmp_path: Path) -> None:
     path = export(untrained(tmp_path, "model.sequence=none"), crops=9)
     with pytest.raises(ConfigError, match="does not give probabilities"):

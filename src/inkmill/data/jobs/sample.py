@@ -54,6 +54,12 @@ class SampleSet:
             for start in range(first, len(images), size):
                 yield np.stack(images[start : start + size])
 
+    def sort_by_width(self) -> None:
+        """Sort the samples by the width of their images, so that `batches` yields them in their own order."""
+        order = sorted(range(len(self.images)), key=lambda number: self.images[number].shape[1])
+        self.images = [self.images[number] for number in order]
+        self.targets = [self.targets[number] for number in order] if self.targets else []
+
     def counted(self) -> str:
         """Return "300 images of words/ (2 could not be decoded)"."""
         lost = f" ({self.unreadable:,} could not be decoded)" if self.unreadable else ""
@@ -97,5 +103,5 @@ def read_evenly(
 
 def read_resized(sources: Sequence[Source], count: int, resize: Resize, origin: str | None = None) -> SampleSet:
     """Return `read_evenly` of images brought to a model's input; fewer where they would need more than MAX_BYTES."""
-    most = max(1, MAX_BYTES // (resize.height * resize.width * resize.channels))
+    most = max(1, MAX_BYTES // (resize.most_pixels * resize.channels))
     return read_evenly(sources, min(count, most), resize.channels, lambda image: resize.apply(image)[0], origin)

@@ -136,7 +136,7 @@ def make_loader(
     augment_on = augment_on or info.augments_on[0]
     if augment_on not in info.augments_on:
         raise ConfigError(f"augment_on={augment_on} is not for loader={info.name}: use {'|'.join(info.augments_on)}")
-    if plan.resize.mode == "height" and plan.bucket_widths is None:
+    if plan.resize.buckets and plan.bucket_widths is None:
         from inkmill.data.loaders.plan import measure_buckets
 
         plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))

@@ -183,7 +183,7 @@ class BatchAssembler:
     def _shape(self, index: NDArray[np.int64]) -> Shape:
         resize, buckets = self._plan.resize, self._plan.bucket_widths
         width = resize.width if buckets is None or not len(index) else int(buckets[index[0]])
-        return len(index), resize.height, width, resize.channels
+        return len(index), resize.rows(width), width, resize.channels
 
     def _load(
         self,

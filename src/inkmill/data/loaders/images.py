@@ -59,7 +59,7 @@ class HostMemory:
         plan, resize = self.plan, self.plan.resize
         if not self.ragged:
             return plan.batch_bytes
-        return ragged_bytes((plan.batch_size, resize.height, resize.width, resize.channels))
+        return ragged_bytes((plan.batch_size, 1, resize.most_pixels, resize.channels))
 
 
 def ragged_bytes(shape: Shape) -> int:
@@ -146,11 +146,12 @@ class RaggedWriter:
         height, width = image.shape[:2]
         valid = resize.valid_width(width, height)
         self._reserved -= self._resized_bytes
-        several_steps = height > 2 * resize.height or width > 2 * valid  # see pipeline.resize
+        rows = self._shape[1]
+        several_steps = height > 2 * rows or width > 2 * valid  # see pipeline.resize
         if several_steps or self._used + image.size + self._reserved > self._size:
             image, _ = resize.apply(image)
             image = image[:, :valid]
-            height, width = resize.height, valid
+            height, width = rows, valid
         begin, self._used = self._used, self._used + image.size
         self._buffer[begin : self._used].reshape(image.shape)[...] = image
         self._headers[number] = begin, height, width, valid

@@ -50,8 +50,8 @@ class LoadPlan:
         seed: of order and augmentation.
         shuffle: a new order each epoch; False for validation.
         rank, world_size: which part of each global batch, batch_size * world_size samples, is loaded here.
-        bucket_widths: int (N,), the resized width of each sample; needed where `resize.mode` is "height", and
-            measured by `make_loader` where None.
+        bucket_widths: int (N,), the resized width of each sample; needed where `resize.buckets`, and measured by
+            `make_loader` where None.
         on_bad_sample: "raise"; "skip": the sample is left out of its batch, counted, and not tried again; "quarantine":
             the same, and the encoded image is copied to the folder `quarantine`, which lists the reasons.
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
@@ -106,7 +106,7 @@ class LoadPlan:
     @property
     def batch_bytes(self) -> int:
         """Size of the pictures of the largest batch, resized."""
-        return self.batch_size * self.resize.height * self.resize.width * self.resize.channels
+        return self.batch_size * self.resize.most_pixels * self.resize.channels
 
 
 def measure_buckets(source: Source, resize: Resize) -> NDArray[np.int32]:

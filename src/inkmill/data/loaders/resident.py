@@ -52,9 +52,9 @@ class ResidentLoader(Loader):
             import torch
         except ImportError:
             raise MissingExtraError("torch", "train", "keeping pictures on the device") from None
-        if plan.bucket_widths is not None or plan.resize.mode == "height":
+        if plan.bucket_widths is not None or plan.resize.buckets:
             raise ConfigError(
-                "pictures of several widths are not cached on a device: use input_resize=pad, or cache=ram"
+                "pictures of several sizes are not cached on a device: use input_resize=pad, or cache=ram"
             )
         super().__init__(replace(plan, cache=CacheConfig()), "gpu")
         self.memory = None

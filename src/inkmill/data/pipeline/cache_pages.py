@@ -24,21 +24,23 @@ class Layout:
     """Where each sample's picture lies: samples of one width form one block, a 2-D array that a batch gathers from.
 
     Args:
-        resize: gives height, channels and, without buckets, the width.
+        resize: gives channels, the height of each width and, without buckets, the width.
         length: samples in the source.
         bucket_widths: int (N,), or None when all pictures have the width of `resize`.
         max_bytes: samples beyond this size are not cached.
     """
 
     def __init__(self, resize: Resize, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
-        column = resize.height * resize.channels
         if bucket_widths is None:
-            self.rows = min(length, max_bytes // (column * resize.width))
+            size = resize.height * resize.width * resize.channels
+            self.rows = min(length, max_bytes // size)
             self.place = np.arange(self.rows, dtype=np.int64)
-            self.blocks = {resize.width: (0, self.rows, column * resize.width)}
-            self.nbytes = self.rows * column * resize.width
+            self.blocks = {resize.width: (0, self.rows, size)}
+            self.nbytes = self.rows * size
             return
-        sizes = np.cumsum(np.asarray(bucket_widths, np.int64) * column)
+        widths, which = np.unique(bucket_widths, return_inverse=True)
+        bytes_of = {width: resize.rows(width) * width * resize.channels for width in widths.tolist()}
+        sizes = np.cumsum(np.array([*bytes_of.values()], np.int64)[which])
         self.rows = int(np.searchsorted(sizes, max_bytes, side="right"))
         self.nbytes = int(sizes[self.rows - 1]) if self.rows else 0
         cached = np.asarray(bucket_widths)[: self.rows]
@@ -47,8 +49,8 @@ class Layout:
         for width in np.unique(cached).tolist():
             members = np.flatnonzero(cached == width)
             self.place[members] = np.arange(len(members))
-            self.blocks[width] = (start, len(members), column * width)
-            start += len(members) * column * width
+            self.blocks[width] = (start, len(members), bytes_of[width])
+            start += len(members) * bytes_of[width]
 
     @property
     def total(self) -> int:

@@ -24,10 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
-ResizeMode = Literal["stretch", "pad", "height"]
+ResizeMode = Literal["stretch", "pad", "height", "aspect"]
 
 BUCKET_STEP = 32
 """Widths of mode "height" are multiples of this, so that a batch needs few different shapes."""
+
+_ASPECT_BUCKETS = ((2.0, 2.0), (3.0, 1.5), (3.5, 1.25), (4.0, 1.0))
+"""Width and height of mode "aspect" for pictures 1, 2, 3 and 4 times as wide as high, in heights of a long line: 64 x
+64, 96 x 48, 112 x 40 and 128 x 32 at a height of 32. They have nearly one area, so each costs a model the same."""
 
 _VERSION = 2  # raise it when the same image would be resized to other pixels: cache are rebuilt then
 
@@ -37,11 +41,14 @@ class Resize:
     """How images are brought to the input size. The result depends on the image alone, never on its batch.
 
     Attributes:
-        height: rows of the input, in pixels.
-        width: columns of the input; in mode "height" the largest.
+        height: rows of the input, in pixels; in mode "aspect" those of a line 4 times as wide as high or wider.
+        width: columns of the input; in modes "height" and "aspect" the largest.
         channels: 1 for gray, 3 for RGB.
         mode: "stretch" loses the aspect ratio; "pad" keeps it and repeats the last column up to `width` (a text too
-            long for it is squeezed); "height" keeps it and pads only up to the next multiple of 32 columns.
+            long for it is squeezed); "height" keeps it and pads only up to the next multiple of 32 columns; "aspect"
+            stretches to the size that is nearest by aspect ratio (SVTRv2's multi-size resizing, Du et al. 2024,
+            arXiv:2411.15858): r = round(w / h), 64 x 64 for r = 1, 96 x 48 for 2, 112 x 40 for 3, 128 x 32 for 4 and
+            32r x 32 beyond, at a height of 32. No two of these sizes have one width, so the width names the bucket.
     """
 
     height: int
@@ -50,23 +57,60 @@ class Resize:
     mode: ResizeMode = "stretch"
 
     def __post_init__(self) -> None:
-        if self.mode not in ("stretch", "pad", "height"):
-            raise ValueError(f"unknown fit {self.mode!r}; known: stretch, pad, height")
+        if self.mode not in ("stretch", "pad", "height", "aspect"):
+            raise ValueError(f"unknown fit {self.mode!r}; known: stretch, pad, height, aspect")
         if self.height < 1 or self.width < 1 or self.channels not in (1, 3):
             raise ValueError(f"a fit needs a size of at least 1x1 and 1 or 3 channels, not {self}")
+        if self.mode == "aspect" and (self.height % 4 or self.width % self.height or self.width < 4 * self.height):
+            raise ValueError(
+                "the fit aspect needs a height that is a multiple of 4, and for the width a multiple of the height, 4 "
+                f"times or more, not {self}"
+            )
 
     def digest(self) -> str:
         """Return 16 hex digits that stand for what this fit does to any image; cache are named by it."""
         return hashlib.sha256(repr((_VERSION, *astuple(self))).encode()).hexdigest()[:16]
 
+    @property
+    def buckets(self) -> bool:
+        """Whether inputs have several sizes; a batch then holds images of one."""
+        return self.mode in ("height", "aspect")
+
+    def widths(self) -> list[int]:
+        """Return every width that an input can have, ascending."""
+        if self.mode == "height":
+            return [*range(BUCKET_STEP, self.width, BUCKET_STEP), self.width]
+        if self.mode == "aspect":
+            short = [round(wide * self.height) for wide, _ in _ASPECT_BUCKETS]
+            return [*short, *range(5 * self.height, self.width + 1, self.height)]
+        return [self.width]
+
+    def rows(self, width: int) -> int:
+        """Return the height of an input that is `width` wide."""
+        if self.mode != "aspect":
+            return self.height
+        return next((round(h * self.height) for w, h in _ASPECT_BUCKETS if w * self.height == width), self.height)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return every (height, width) that an input can have."""
+        return [(self.rows(width), width) for width in self.widths()]
+
+    @property
+    def most_pixels(self) -> int:
+        """Pixels of the largest input."""
+        return max(height * width for height, width in self.sizes())
+
     def valid_width(self, width: int, height: int) -> int:
         """Return how many columns of the input an image of `width` x `height` fills; the rest is padding."""
-        if self.mode == "stretch":
-            return self.width
+        if self.mode in ("stretch", "aspect"):
+            return self.bucket_width(width, height)
         return min(-(-self.height * width // height), self.width)
 
     def bucket_width(self, width: int, height: int) -> int:
         """Return the width of the input for an image of `width` x `height`, padding included."""
+        if self.mode == "aspect":
+            ratio = max(1, (2 * width + height) // (2 * height))  # rounded half up
+            return min(round((_ASPECT_BUCKETS[ratio - 1][0] if ratio < 5 else ratio) * self.height), self.width)
         if self.mode != "height":
             return self.width
         return min(-(-self.valid_width(width, height) // BUCKET_STEP) * BUCKET_STEP, self.width)
@@ -79,14 +123,14 @@ class Resize:
             out: where to write the result; new memory where None.
 
         Returns:
-            uint8 (height, bucket width, channels), contiguous, and the number of columns that hold picture.
+            uint8 (rows of the bucket, its width, channels), contiguous, and the number of columns that hold picture.
         """
         if image.ndim != 3 or image.shape[2] != self.channels:
             raise ValueError(f"expected an image of {self.channels} channels, got shape {image.shape}")
         height, width = image.shape[:2]
         valid, columns = self.valid_width(width, height), self.bucket_width(width, height)
         if out is None:
-            out = np.empty((self.height, columns, self.channels), np.uint8)
+            out = np.empty((self.rows(columns), columns, self.channels), np.uint8)
         resize_and_pad(image, valid, out)
         return out, valid
 

@@ -50,7 +50,7 @@ def resize_target(target: Target, resize: Resize, size: tuple[int, int], regions
     """
     if not isinstance(target, Polygons):
         return target
-    columns, rows = resize.valid_width(*size), resize.height
+    columns, rows = resize.valid_width(*size), resize.rows(resize.bucket_width(*size))
     across, down = size[0] / columns, size[1] / rows
     back = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2], [0, 0, 1]])  # centres of pixels
     return _moved(target, back, (columns, rows), None, regions)

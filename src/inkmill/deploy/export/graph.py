@@ -1,7 +1,8 @@
 """From a recogniser to an ONNX graph: what it takes and gives, which sizes are free, and in which precision it works.
 
-The batch is free. So is the width where the reader's is (input_resize=height): every backbone but timm's is written for
-any width, and what torch's exporter finds fixed to one is refused, never narrowed in silence.
+The batch is free. So is the width where the reader's is (input_resize=height), and the height too with
+input_resize=aspect: every backbone but timm's is written for any width, and what torch's exporter finds fixed to one is
+refused, never narrowed in silence.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
-from inkmill.data.pipeline.resize import BUCKET_STEP
 from inkmill.deploy.export.paddle import MAX_SIDE, RAPIDOCR_HEIGHT, RAPIDOCR_WIDTH, PaddleInput, in_one_graph
 from inkmill.deploy.export.precision import share_through_clip, to_half, with_qdq
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
 from inkmill.logs import silence_logging
+from inkmill.tasks.base import input_resize
 from inkmill.tasks.model import TaskModel
 from inkmill.tasks.recognition.decoder import PADDLE_INPUT, PADDLE_OUTPUT
 
@@ -102,9 +103,7 @@ def _paddle(model: TaskModel, outputs: tuple[str, ...], time_steps: Callable[[in
     if spec.input_resize != "height":
         fixed = _exported(_FixedPaddle(model, outputs), model, *names, theirs, free)
         return to_half(fixed, _nodes_of(fixed, "prepare")) if half else fixed
-    widths = sorted(
-        {min(width, spec.input_width) for width in range(BUCKET_STEP, spec.input_width + BUCKET_STEP, BUCKET_STEP)}
-    )
+    widths = input_resize(spec).widths()
     fitting = _exported(PaddleInput(spec), model, PADDLE_INPUT, ("pictures", "widths"), theirs, free)
     reading = _exported(_Outputs(model, outputs), model, "pictures", names[1], _example(spec), _free(model))
     reading = to_half(reading) if half else reading
@@ -147,26 +146,27 @@ def _exported(
 
 
 def _example(spec: ModelSpec) -> Tensor:
-    width = min(3 * BUCKET_STEP, spec.input_width) if spec.input_resize == "height" else spec.input_width
-    return torch.zeros(2, spec.input_channel, spec.input_height, width)
+    sizes = input_resize(spec).sizes()
+    return torch.zeros(2, spec.input_channel, *sizes[min(2, len(sizes) - 1)])
 
 
 def _free(model: TaskModel) -> dict[int, Any]:
     """Return the sizes of the reader's own input that are free."""
     spec, multiple = model.spec, model.backbone.limits.multiple
     sizes: dict[int, Any] = {0: _BATCH}
-    least, most = min(BUCKET_STEP, spec.input_width), spec.input_width
-    if spec.input_resize == "height" and most > least:
-        width = torch.export.Dim("width", min=least // multiple, max=most // multiple)
-        sizes[3] = multiple * width if multiple > 1 else width
+    for axis, sides in zip(_SIDES, zip(*input_resize(spec).sizes(), strict=True), strict=True):
+        least, most = min(sides), max(sides)
+        if most > least:
+            side = torch.export.Dim(_SIDES[axis], min=least // multiple, max=most // multiple)
+            sizes[axis] = multiple * side if multiple > 1 else side
     return sizes
 
 
 def _refusal(spec: ModelSpec, error: Exception) -> InkmillError:
     reason = _reason(error)
-    if spec.input_resize == "height":
+    if input_resize(spec).buckets:
         return ConfigError(
-            f"backbone {spec.backbone} cannot be exported with a free width ({reason}): train it with "
+            f"backbone {spec.backbone} cannot be exported with a free size ({reason}): train it with "
             "input_resize=pad, or take a backbone of inkmill's own"
         )
     return InkmillError(f"torch's exporter cannot record this model ({reason}); please report it")

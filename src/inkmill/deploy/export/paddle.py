@@ -105,6 +105,11 @@ def refuse_unfit(card: ModelHeader, where: str) -> None:
             f"{where}: export.profile=paddle is for readers with prediction=CTC, which is what RapidOCR decodes, not "
             f"prediction={card.model.prediction}"
         )
+    if card.model.input_resize == "aspect":
+        raise ConfigError(
+            f"{where}: export.profile=paddle is not for input_resize=aspect: RapidOCR fixes the height of a batch, and "
+            "this reader has other heights for short words; export it without a profile"
+        )
     if "\n".join(card.task_header["charset"]).splitlines() != card.task_header["charset"]:
         raise ConfigError(
             f"{where}: its characters hold a line separator, which PaddleOCR's list of one character a line cannot hold"

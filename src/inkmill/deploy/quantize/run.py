@@ -6,24 +6,25 @@ Ranges are measured on images of the training set, after training (static post-t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import Key, find_key, read_plain
+from inkmill.crypt import find_key, read_plain
 from inkmill.data.jobs.sample import SampleSet, read_resized
 from inkmill.deploy.export.parity import answers_of
 from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
 from inkmill.deploy.quantize.layers import Layer, asked_for, find_layers, load_graph, measure_ranges
 from inkmill.deploy.quantize.search import RANKED_ON, Chosen, search
 from inkmill.deploy.samples import calibration_samples, verification_sources
-from inkmill.errors import ConfigError
 from inkmill.files import atomic_path, write_json_atomic
 from inkmill.modelfile.model_card import with_speeds, write_model_card
 from inkmill.runtime.onnx import OnnxReader, write_and_open
@@ -57,7 +58,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
         # 1. The float reader and its graph; a model of `train` is exported first.
         float_file = results.folder / "float.onnx"
         source = given if given.suffix == ".onnx" else exported(spec, given, float_file, console)
-        before = _fixed_reader(source, key, given)
+        before = OnnxReader(source, "cpu", encryption_key=key)
         model = load_graph(read_plain(source, key), str(source), before.task.plain_decoder().needs)
         layers = find_layers(model)
         wanted = asked_for(layers, spec.quantize)
@@ -75,7 +76,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 ranges,
                 open_reader=lambda graph: write_and_open(graph, before.header, temporary, key),
                 drop_of=lambda reader: drop(before.task, read, read_all(reader, checked), truths),
-                images=np.stack(checked.images[:RANKED_ON]),
+                images=of_one_size(checked, RANKED_ON),
                 max_drop=spec.quantize.max_drop,
             )
 
@@ -84,7 +85,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
             report["calibration"] = _named(calibration)
             header = _header(before, given, report)
             after = write_and_open(found.model, header, temporary, key)
-            speeds = images_per_second([before, after], np.stack(checked.images[: max(BATCHES)]))
+            speeds = images_per_second([before, after], of_one_size(checked, max(BATCHES)))
             report["before"]["images_per_second"], report["after"]["images_per_second"] = speeds
             header = with_speeds(header, before.runs_on, medians(speeds[1]))
             write_and_open(found.model, header, temporary, key)
@@ -97,21 +98,16 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
     return path
 
 
-def _fixed_reader(source: Path, key: Key | None, given: Path) -> OnnxReader:
-    reader = OnnxReader(source, "cpu", encryption_key=key)
-    if reader.header.model.input_resize == "height":
-        raise ConfigError(f"{given}: its input width is free; quantize needs a reader with input_resize stretch or pad")
-    return reader
-
-
 def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list[Truth] | None]:
     """Return the samples to calibrate on, those to compare on, and the latter's truths where they have labels."""
     calibration = calibration_samples(spec, reader.resize, spec.quantize.calibration_images)
+    calibration.sort_by_width()
     where, sources = verification_sources(spec)
     if not sources:  # a folder of images alone, of which nobody knows what they say
         return calibration, calibration, None
     checked = read_resized(sources, CHECKED, reader.resize)
     checked.origin = f"{where}: {checked.origin}"
+    checked.sort_by_width()
     return calibration, checked, reader.task.truths(checked.targets)
 
 
@@ -162,8 +158,14 @@ def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
 
 
 def read_all(reader: BaseReader, samples: SampleSet) -> list[Prediction]:
-    """Return the predictions for resized images of one width."""
+    """Return the predictions for resized images that are sorted by width, in order."""
     return [one for batch in samples.batches(READ_AT_ONCE) for one in reader.predict(batch)]
+
+
+def of_one_size(samples: SampleSet, count: int) -> NDArray[np.uint8]:
+    """Return up to `count` images of the size that most images have, uint8 (N, H, W, C)."""
+    ((width, _),) = Counter(image.shape[1] for image in samples.images).most_common(1)
+    return np.stack([image for image in samples.images if image.shape[1] == width][:count])
 
 
 def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:

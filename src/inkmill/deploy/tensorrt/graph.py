@@ -134,6 +134,11 @@ def shapes(graph: EngineGraph, settings: TensorRTSpec) -> EngineShapes:
             f"gen_trt_engine.tensorrt: min_batch_size={least}, opt_batch_size={best}, max_batch_size={most}; "
             "expected min <= opt <= max"
         )
+    if graph.reader.resize.mode == "aspect":
+        raise ConfigError(
+            "an engine has one height, and this reader has several (input_resize=aspect): read its .onnx file with "
+            "onnxruntime-gpu, or train it with input_resize=height"
+        )
     given = graph.model.graph.input[0]
     sizes = [one.dim_value for one in given.type.tensor_type.shape.dim[1:]]
     widths = (sizes[2],) * 3

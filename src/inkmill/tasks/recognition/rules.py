@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check import Judged
-from inkmill.data.pipeline.resize import BUCKET_STEP, Resize
+from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Target, Text
 from inkmill.report import Page
 from inkmill.tasks.recognition.codecs import Codec
@@ -46,7 +46,6 @@ class TextRules:
 
     def digest(self) -> str:
         """Return 16 hex digits that stand for the verdicts of these rules."""
-        widths = range(BUCKET_STEP, self.resize.width, BUCKET_STEP) if self.resize.mode == "height" else ()
         facts = [
             _VERSION,
             self.resize.digest(),
@@ -54,7 +53,7 @@ class TextRules:
             self.codec.charset.chars,
             self.codec.max_label_length,
             self.normaliser.rule_names,
-            [self.steps(width) for width in (*widths, self.resize.width)],
+            [self.steps(width) for width in self.resize.widths()],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -153,10 +152,10 @@ class TextJudge:
             return {}
         needed = self.rules.codec.required_steps([label or "" for label in labels])
         # With a free width the picture decides, and nothing is known where it was not looked at.
-        known = np.flatnonzero(sizes[:, 1]) if resize.mode == "height" else np.arange(len(labels))
+        known = np.flatnonzero(sizes[:, 1]) if resize.buckets else np.arange(len(labels))
         found = {}
         for offset, need in zip(known.tolist(), needed[known].tolist(), strict=True):
-            width = resize.width if resize.mode != "height" else resize.bucket_width(*sizes[offset].tolist())
+            width = resize.bucket_width(*sizes[offset].tolist()) if resize.buckets else resize.width
             steps = self.rules.steps(width) or 0
             if need > steps:
                 detail = f"needs {need} time steps, its width of {width} pixels gives {steps}"

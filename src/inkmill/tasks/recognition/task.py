@@ -124,7 +124,7 @@ class Recognition(Task):
             return None
         with torch.device("meta"):  # shapes without weights
             model = self.build(self.model.model_copy(update={"backbone_pretrained": False}))
-        return lambda width: model.time_steps(self.model.input_height, width)
+        return lambda width: model.time_steps(self.resize.rows(width), width)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -61,6 +61,10 @@ class DaliLoader(Loader):
         decode_on: Literal["cpu", "mixed"] = "cpu",
         dali_reader: Literal["inkmill", "dali"] = "inkmill",
     ) -> None:
+        if plan.resize.mode == "aspect":
+            raise ConfigError(
+                "loader=dali resizes to one height, and input_resize=aspect has several: use loader=workers"
+            )
         super().__init__(plan, "gpu" if augment_on == "gpu" else "dali")  # "cpu" is OpenCV elsewhere, never here
         # 1. Where each stage runs. Foreign augmentation code runs on the CPU only, and resizing comes before it.
         kind, _, number = str(device).partition(":")

@@ -122,8 +122,8 @@ class DaliReader:
 
 def _check(plan: LoadPlan) -> None:
     instead = "use dali_reader=inkmill"
-    if plan.resize.mode == "height":
-        raise ConfigError(f"DALI's reader cannot sort pictures by width: use input_resize=pad, or {instead}")
+    if plan.resize.buckets:
+        raise ConfigError(f"DALI's reader cannot sort pictures by size: use input_resize=pad, or {instead}")
     if plan.cache.tier != "none":
         raise ConfigError(f"DALI's reader would read again what is cached: use cache=none, or {instead}")
     if len(plan.source) < plan.world_size:
