@@ -44,7 +44,12 @@ class TaskModel(Network):
     """Base of the networks that tasks build: what `Network` tells compression, and what training and reading ask.
 
     B images are uint8 BHWC in batches and float32 BCHW in [-1, 1] as the network's input.
+
+    Attributes:
+        training_parts: names of modules that training alone uses: no exported graph has them.
     """
+
+    training_parts: tuple[str, ...] = ()
 
     # Training
 
@@ -115,6 +120,11 @@ class TaskModel(Network):
             InkmillError: what the spec says of the file cannot be.
         """
         return Adopted(weights, None, "the file does not say which classes its rows are")
+
+    def reading_parameters(self) -> int:
+        """Return how many parameters the network reads with."""
+        parts = tuple(f"{name}." for name in self.training_parts)
+        return sum(one.numel() for name, one in self.named_parameters() if not name.startswith(parts or "\0"))
 
     def described(self) -> str:
         """Return the parts of the network in a few words: "ResNet + BiLSTM + CTC"."""

@@ -53,7 +53,7 @@ def test_fan_with_spline_has_the_size_of_taos(build: Build, prediction: str, cla
 
 
 @pytest.mark.parametrize("prediction", ["CTC", "Attn", "Slots"])
-@pytest.mark.parametrize("backbone", ["ResNet", "ResNet2X", "VGG", "FAN_tiny_2X", "Tiny", "ConvMix"])
+@pytest.mark.parametrize("backbone", ["ResNet", "ResNet2X", "VGG", "FAN_tiny_2X", "Tiny", "ConvMix", "SVTRLite"])
 def test_every_backbone_and_head_learns_from_a_batch(build: Build, backbone: str, prediction: str) -> None:
     channels, sequence = (3, "none") if prediction == "Slots" else (1, "BiLSTM")
     model = build(
@@ -110,7 +110,9 @@ def test_a_batch_reads_as_one_by_one(build: Build, prediction: str, TPS: bool) -
 
 
 @settings(max_examples=10)
-@given(width=st.integers(32, 300), backbone=st.sampled_from(["Tiny", "ConvMix", "ResNet", "ResNet2X", "VGG"]))
+@given(
+    width=st.integers(32, 300), backbone=st.sampled_from(["Tiny", "ConvMix", "SVTRLite", "ResNet", "ResNet2X", "VGG"])
+)
 def test_time_steps_are_what_the_model_gives_at_any_width(width: int, backbone: str) -> None:
     spec = ModelSpec(backbone=backbone, feature_channel=32, hidden_size=8, input_resize="height")
     model = build_recognizer(spec, 11, 4).eval()

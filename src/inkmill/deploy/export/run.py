@@ -65,7 +65,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
         outputs = _outputs(reader, spec, checkpoint)
         precision = _precision(reader, spec, checkpoint)
         samples = verification_samples(spec, reader.header, crops)
-        parameters = sum(parameter.numel() for parameter in reader.model.parameters())
+        parameters = reader.model.reading_parameters()
         facts = {"profile": settings.profile, "precision": precision}
         header = with_step(reader.header, "export", checkpoint, forget=(), **facts)
         header = header.model_copy(update={"provenance": {**header.provenance, "parameters": parameters}})

@@ -1,7 +1,7 @@
 """Backbones by name: our own in a registry, every other name is looked up in timm."""
 
 from inkmill.config.model import ModelSpec
-from inkmill.nn.backbones import convmix, fan, resnet, tiny, vgg  # noqa: F401 - each file adds its backbones
+from inkmill.nn.backbones import convmix, fan, resnet, svtr, tiny, vgg  # noqa: F401 - each file adds its backbones
 from inkmill.nn.backbones.base import BACKBONES, Backbone, Limits
 from inkmill.nn.backbones.timm import TimmBackbone, is_timm_model
 

@@ -24,7 +24,7 @@ from inkmill.tasks.model import Adopted, TaskModel, Tensors, to_device
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.clova_names import in_our_names
 from inkmill.tasks.recognition.decoder import ALL, BEST
-from inkmill.tasks.recognition.heads import HEADS, Head, HeadSpec
+from inkmill.tasks.recognition.heads import HEADS, AttentionGuide, Head, HeadSpec
 from inkmill.tasks.recognition.task import Recognition
 
 _TELLING = {"head.cell.weight_ih": "Attn", "head.queries": "Slots"}
@@ -41,6 +41,7 @@ class Recognizer(TaskModel):
     """
 
     head: Head
+    float_parts: tuple[str, ...] = ()
 
     def __init__(self, spec: ModelSpec, num_classes: int, max_label_length: int) -> None:
         super().__init__()
@@ -55,6 +56,9 @@ class Recognizer(TaskModel):
             self.neck = bilstm_stack(channels, spec.hidden_size, spec.sequence_layers)
             channels = spec.hidden_size
         self.head = HEADS.get(spec.prediction)(HeadSpec(channels, num_classes, max_label_length, spec.hidden_size))
+        self.guide = AttentionGuide(channels, num_classes, max_label_length) if spec.guide else None
+        if self.guide is not None:
+            self.training_parts = self.float_parts = ("guide",)
         self._known_steps: dict[tuple[int, int], int] = {}
 
     def features(self, images: Tensor) -> Tensor:
@@ -63,14 +67,17 @@ class Recognizer(TaskModel):
         features: Tensor = self.neck(feature_map.mean(dim=2).transpose(1, 2))
         return features
 
-    def forward(self, images: Tensor, *taught: Tensor) -> Tensor:
+    def forward(self, images: Tensor, *taught: Tensor) -> Any:
         """Return the (B, S, K) scores of `images`, float (B, C, H, W) in [-1, 1].
 
-        `taught`, if anything, are the class ids, int64 (B, L); the attention head is taught with them, the others do
-        not look at them.
+        `taught`, if anything, are the class ids, int64 (B, L); the attention head is taught with them, and so is the
+        guide, whose scores (B, L + 1, K) follow in a tuple. The other heads do not look at them.
         """
-        logits: Tensor = self.head(self.features(images), *taught)
-        return logits
+        return self._scores(self.features(images), *taught)
+
+    def _scores(self, features: Tensor, *taught: Tensor) -> Any:
+        logits: Tensor = self.head(features, *taught)
+        return (logits, self.guide(features, *taught)) if taught and self.guide is not None else logits
 
     def to_targets(self, encoded: tuple[NDArray[Any], ...], batch: Batch, images: Tensor) -> Tensors:
         """Return class ids on the device and lengths on the CPU, where torch's CTC loss needs them."""
@@ -81,9 +88,13 @@ class Recognizer(TaskModel):
         """Return the class ids."""
         return targets[:1]
 
-    def loss(self, outputs: Tensor, targets: Tensors) -> Tensor:
-        """Return the batch's mean loss of scores (B, S, K); targets are ids (B, L) and lengths (B,), int64."""
-        return self.head.loss(outputs, *targets)
+    def loss(self, outputs: Any, targets: Tensors) -> Tensor:
+        """Return the batch's mean loss of what `forward` gave; targets are ids (B, L) and lengths (B,), int64."""
+        if isinstance(outputs, Tensor):
+            return self.head.loss(outputs, *targets)
+        assert self.guide is not None
+        scores, guided = outputs
+        return self.head.loss(scores, *targets) + self.spec.guide * self.guide.loss(guided, targets[0])
 
     def outputs(self, images: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """See TaskModel.outputs."""
@@ -94,8 +105,9 @@ class Recognizer(TaskModel):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """See TaskModel; the loss is that of a head which is told the true characters, the texts are read without."""
         features = self.features(images)
-        taught = self.head(features, *self.taught(targets))
-        free = self.head(features) if self.head.taught_by_targets else taught
+        taught = self._scores(features, *self.taught(targets))
+        own = taught if isinstance(taught, Tensor) else taught[0]
+        free = self.head(features) if self.head.taught_by_targets else own
         return self._named(free, names), self.loss(taught, targets)
 
     def _named(self, scores: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -109,7 +121,10 @@ class Recognizer(TaskModel):
 
     def class_axes(self) -> dict[str, tuple[int, int]]:
         """See TaskModel.class_axes."""
-        return {f"head.{name}": axis for name, axis in self.head.class_axes().items()}
+        axes = {f"head.{name}": axis for name, axis in self.head.class_axes().items()}
+        if self.guide is not None:
+            axes |= {f"guide.{name}": (0, 0) for name in ("embedding.weight", "classes.weight", "classes.bias")}
+        return axes
 
     def described(self) -> str:
         """Return rectifier, backbone, sequence stage and head."""
@@ -155,7 +170,8 @@ class Recognizer(TaskModel):
         """See `Network`: the tensors of the first LSTM, or of the head where there is none."""
         if isinstance(self.neck, nn.Sequential):
             return dict.fromkeys(("neck.0.rnn.weight_ih_l0", "neck.0.rnn.weight_ih_l0_reverse"), 1)
-        return {f"head.{name}": axis for name, axis in self.head.feature_axes().items()}
+        axes = {f"head.{name}": axis for name, axis in self.head.feature_axes().items()}
+        return axes | {"guide.seen.weight": 1} if self.guide is not None else axes
 
     def probe(self, images: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """See `Network`: the attention head takes a single step."""
