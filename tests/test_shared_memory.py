@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inkmill import shared_memory as shared
+from inkmill.errors import OutputError
 
 
 def test_bytes_are_zero_and_writable() -> None:
@@ -33,3 +34,11 @@ def test_a_shortage_is_a_sentence() -> None:
     sentence = shared.shortage(2**60)
     assert sentence is not None
     assert "loading needs 1,099,511,627,776" in sentence
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/shm")
+def test_memory_that_is_not_there_is_refused_before_any_of_it_is_taken() -> None:
+    before = shared.bytes_left()
+    with pytest.raises(OutputError, match=r"needed at once, and .* are free: take a smaller batch_size, fewer workers"):
+        shared.allocate(2**44)
+    assert shared.bytes_left() == before

@@ -27,13 +27,23 @@ def allocate(size: int) -> Arena:
     """
     memory = Arena(max(size, 1))
     descriptor = descriptor_of(memory)
+    # Asked before it is taken: a file that grows until the disk is full takes minutes, and the room of others.
+    left = _left_beside(descriptor)
+    if left is not None and size > left:
+        raise OutputError(
+            f"{size / 2**20:,.0f} MiB of shared memory are needed at once, and {left / 2**20:,.0f} are free: "
+            "take a smaller batch_size, fewer workers, or a smaller cache"
+        )
     try:
         if descriptor is not None:
             reserve(descriptor, max(size, 1))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise OutputError(f"{size / 2**20:,.0f} MiB of shared memory cannot be had: cache or prefetch less") from error
+        raise OutputError(
+            f"{size / 2**20:,.0f} MiB of shared memory cannot be had: take a smaller batch_size, "
+            "fewer workers, or a smaller cache"
+        ) from error
     return memory
 
 
@@ -46,6 +56,14 @@ def reserve(descriptor: int, size: int) -> None:
     """Give a new file all its pages: who writes to one that the system lacks later on is killed. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
+
+
+def _left_beside(descriptor: int | None) -> int | None:
+    """Return how many bytes can be had where an open file lies; None where the system does not say."""
+    if descriptor is None or not hasattr(os, "fstatvfs"):
+        return None
+    found = os.fstatvfs(descriptor)
+    return found.f_bavail * found.f_frsize
 
 
 def bytes_left() -> int | None:

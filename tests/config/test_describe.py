@@ -27,7 +27,7 @@ def test_the_commented_yaml_holds_the_values_of_its_spec(name: str, tmp_path: Pa
 def test_every_key_stands_under_what_it_takes_and_means() -> None:
     lines = as_yaml().splitlines()
     where = lines.index("  num_epochs: 10")
-    assert lines[where - 1] == "  # whole number >= 1. Passes over the training data."
+    assert lines[where - 1] == "  # whole number >= 1 and <= 1,000,000. Passes over the training data."
     assert len(lines) > len(list(all_keys()))
 
 

@@ -183,8 +183,8 @@ SOURCE = "{path, gt_file, format, weight}"
         ),
         ("export: {opset_kind: 1}", "known here: checkpoint, gpu_id, onnx_file, probabilities, profile,"),
         ("train: {qqqq: 1}", "spec.yaml:1: unknown key 'train.qqqq'; `inkmill spec` lists the known keys"),
-        ("train:\n\n  num_epochs: ten\n", "spec.yaml:3: train.num_epochs must be a whole number >= 1, not 'ten'"),
-        ("train: {num_epochs: 0}", "spec.yaml:1: train.num_epochs must be a whole number >= 1, not 0"),
+        ("train:\n\n  num_epochs: ten\n", "spec.yaml:3: train.num_epochs must be a whole number >= 1 and <= 1,000,000"),
+        ("train: {num_epochs: 0}", "spec.yaml:1: train.num_epochs must be a whole number >= 1 and <= 1,000,000, not 0"),
         ("dataset: {val_fraction: 1.5}", "spec.yaml:1: dataset.val_fraction must be a number > 0 and < 1, not 1.5"),
         ("model: {TPS: 7}", "spec.yaml:1: model.TPS must be true or false, not 7"),
         ("model: {prediction: LSTM}", "spec.yaml:1: model.prediction must be one of CTC, Attn, Slots, not 'LSTM'"),
@@ -211,7 +211,7 @@ def test_a_mistake_is_one_sentence_with_file_line_key_and_what_was_expected(
 
 def test_an_override_that_is_wrong_is_named_by_its_key(write: Write) -> None:
     file = write("train: {num_epochs: 3}\n")
-    assert refusal(file, "train.num_epochs=x") == "train.num_epochs must be a whole number >= 1, not 'x'"
+    assert refusal(file, "train.num_epochs=x").endswith("must be a whole number >= 1 and <= 1,000,000, not 'x'")
     assert refusal(None, "train.optim.lr=[1").startswith("train.optim.lr=[1: what follows the '=' is not valid YAML")
     assert refusal(None, "x").startswith("'x' is not an override; expected KEY=VALUE")
 
@@ -242,3 +242,22 @@ def test_arguments_are_paths_or_overrides() -> None:
         ["a.png", "./x=1.png", "https://x/?a=b"],
         ["train.seed=1", "seed="],
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "dataset.batch_size=1000000000",
+            "dataset.batch_size must be a whole number >= 1 and <= 65,536, not 1000000000",
+        ),
+        ("dataset.workers=100000", "dataset.workers must be a whole number >= 0 and <= 1024, not 100000"),
+        ("evaluate.workers=100000", "evaluate.workers must be a whole number >= 0 and <= 1024, not 100000"),
+        (f"train.num_epochs={10**29}", "train.num_epochs must be a whole number >= 1 and <= 1,000,000, not 1000"),
+        (f"train.seed={10**29}", "train.seed must be a whole number >= -1 and < 9,223,372,036,854,775,808, not 1000"),
+    ],
+)
+def test_numbers_beyond_any_machine_are_one_sentence(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_spec(None, [override])
+    assert said in str(error.value)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+MAX_BATCH_SIZE = 65_536
+"""Images a batch: far above what any GPU trains with."""
+MAX_WORKERS = 1_024
+"""Processes of a loader: above eight for each core of any machine there is."""
+
 
 class Section(BaseModel):
     """A section of a spec."""

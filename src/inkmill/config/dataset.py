@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from inkmill.config.base import Section
+from inkmill.config.base import MAX_BATCH_SIZE, MAX_WORKERS, Section
 from inkmill.registry import load_attribute, names_in
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class DatasetSpec(Section):
     """Longest label, in characters; longer ones are left out and counted."""
     max_lost: float = Field(0.05, ge=0, le=1)
     """Training refuses to start when a larger share of a set would be left out."""
-    batch_size: int = Field(32, gt=0)
-    """Images a step and GPU."""
-    workers: int = Field(4, ge=0)
+    batch_size: int = Field(32, ge=1, le=MAX_BATCH_SIZE)
+    """Images a step and GPU; of a set with fewer images all are a batch."""
+    workers: int = Field(4, ge=0, le=MAX_WORKERS)
     """Loader processes; 0 loads in the training process. Not given, loader=auto chooses by the cores."""
     loader: LoaderName = "auto"
     """Who makes the batches: processes, or NVIDIA DALI; auto takes what `inkmill diagnose` found best for this

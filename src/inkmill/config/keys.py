@@ -81,12 +81,16 @@ def _limits(metadata: list[Any]) -> str:
     signs = {annotated_types.Ge: ("ge", ">="), annotated_types.Gt: ("gt", ">"), annotated_types.Le: ("le", "<=")}
     signs[annotated_types.Lt] = ("lt", "<")
     limits = [
-        f"{sign} {getattr(item, name):g}"
+        f"{sign} {_number(getattr(item, name))}"
         for kind, (name, sign) in signs.items()
         for item in metadata
         if isinstance(item, kind)
     ]
     return f" {' and '.join(limits)}" if limits else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) or abs(value) < 10_000 else f"{value:,}"
 
 
 def nearest(path: KeyPath) -> str:

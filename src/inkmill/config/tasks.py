@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from inkmill.config.base import Section
+from inkmill.config.base import MAX_BATCH_SIZE, MAX_WORKERS, Section
 from inkmill.config.dataset import Sources
 from inkmill.config.train import _as_ids
 
@@ -48,9 +48,9 @@ class EvaluateSpec(GpuSection):
     """TAO: the test set, an LMDB folder or an image folder with test_dataset_gt_file."""
     test_dataset_gt_file: str | None = None
     """TAO: label file of the test folder."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(64, ge=1, le=MAX_BATCH_SIZE)
     """Images a batch; the strings do not depend on it."""
-    workers: int = Field(2, ge=0)
+    workers: int = Field(2, ge=0, le=MAX_WORKERS)
     """Loader processes."""
     worst: int = Field(100, ge=0)
     """How many errors the error page shows."""
@@ -61,9 +61,9 @@ class InferenceSpec(GpuSection):
 
     inference_dataset_dir: str | None = None
     """TAO: folder of images, searched recursively."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(64, ge=1, le=MAX_BATCH_SIZE)
     """Images a batch; the strings do not depend on it."""
-    workers: int = Field(2, ge=0)
+    workers: int = Field(2, ge=0, le=MAX_WORKERS)
     """Loader processes."""
 
 

@@ -78,11 +78,11 @@ class TrainSpec(Section):
     """Machines; start each with torchrun."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto takes a GPU where there is one."""
-    seed: int = Field(1234, ge=-1)
+    seed: int = Field(1234, ge=-1, lt=2**63)
     """Seed of weights, order and augmentation; -1 takes a fresh one, which is printed."""
     cudnn: CudnnSpec = Field(default_factory=CudnnSpec)
     """cuDNN switches."""
-    num_epochs: int = Field(10, ge=1)
+    num_epochs: int = Field(10, ge=1, le=1_000_000)
     """Passes over the training data."""
     checkpoint_interval: int = Field(1, ge=1)
     """Epochs (or steps) between checkpoints; one is also written at the end."""

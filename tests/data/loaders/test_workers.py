@@ -142,3 +142,10 @@ def test_an_epoch_left_early_keeps_its_workers(captcha_plan: Callable[..., LoadP
         workers = {child.pid for child in active_children()}
         list(islice(loader, 2))
         assert {child.pid for child in active_children()} == workers
+
+
+def test_a_batch_larger_than_the_set_takes_no_more_memory_than_the_set(captcha_plan: Callable[..., LoadPlan]) -> None:
+    plan = captcha_plan(count=9, batch_size=65_536)
+    assert plan.batch_bytes == 9 * 32 * 64 * 3
+    with make_loader(plan, workers=1) as loader:
+        assert [len(batch) for batch in loader] == [9]

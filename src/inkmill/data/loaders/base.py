@@ -154,7 +154,9 @@ class Loader(ABC):
 
         plan, (height, width) = self.plan, batch.images.shape[1:3]
         assert plan.numbers is not None
-        return DeferredAugmentation(plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.batch_size)
+        return DeferredAugmentation(
+            plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.largest_batch
+        )
 
     @abstractmethod
     def _produce(self, epoch: int, first: int) -> _Produced:

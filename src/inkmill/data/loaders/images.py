@@ -59,7 +59,7 @@ class HostMemory:
         plan, resize = self.plan, self.plan.resize
         if not self.ragged:
             return plan.batch_bytes
-        return ragged_bytes((plan.batch_size, 1, resize.most_pixels, resize.channels))
+        return ragged_bytes((plan.largest_batch, 1, resize.most_pixels, resize.channels))
 
 
 def ragged_bytes(shape: Shape) -> int:

@@ -104,9 +104,14 @@ class LoadPlan:
         return changes if changes is not None and changes.kind == "code" else None
 
     @property
+    def largest_batch(self) -> int:
+        """Samples of the largest batch: no batch holds a sample twice, so memory need not be larger than the set."""
+        return min(self.batch_size, len(self.source))
+
+    @property
     def batch_bytes(self) -> int:
         """Size of the pictures of the largest batch, resized."""
-        return self.batch_size * self.resize.most_pixels * self.resize.channels
+        return self.largest_batch * self.resize.most_pixels * self.resize.channels
 
 
 def measure_buckets(source: Source, resize: Resize) -> NDArray[np.int32]:

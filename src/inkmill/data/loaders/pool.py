@@ -185,6 +185,9 @@ class Pool:
         size = self._job.slot_bytes * SLOTS
         job, shares = serialize_job(self._job)  # once, not once a worker: a source may hold a million names
         context = multiprocessing.get_context("spawn")
+        # First, so that a start that is interrupted leaves no process. With a priority it also runs at exit, before
+        # multiprocessing waits for processes, which ignore its SIGTERM.
+        self._finalizer = Finalize(self, _end, (self._workers,), exitpriority=1)
         with light_start(needs_main=b"__main__" in job):
             for number in range(self._count):
                 memory = shared.allocate(size)
@@ -199,8 +202,6 @@ class Pool:
                 theirs.close()  # so that the pipe ends when the worker does
                 self._workers.append(_Worker(process, ours, np.frombuffer(memory.buffer, np.uint8), []))
                 self._memory.append(self._workers[-1].memory)
-        # With a priority it also runs at exit, before multiprocessing waits for processes, which ignore its SIGTERM.
-        self._finalizer = Finalize(self, _end, (self._workers,), exitpriority=1)
         for worker in self._workers:
             try:
                 worker.connection.send_bytes(job)

@@ -161,7 +161,7 @@ class ResidentLoader(Loader):
         self._blocked_mask[list(self._blocked.values())] = 1
         self._polygons = not self._all_text and has_polygons(self._targets)  # type: ignore[arg-type]
         if plan.numbers is not None:
-            self._augmenter = DeviceAugmenter(plan.numbers, plan.batch_size, self.device, held=images)
+            self._augmenter = DeviceAugmenter(plan.numbers, plan.largest_batch, self.device, held=images)
         self._images = images
 
     def _store_targets(self, batch: Batch) -> None:
