@@ -37,9 +37,10 @@ def test_status_ends_with_success_and_history_has_every_epoch(small_spec: MakeSp
 
 
 @pytest.mark.parametrize("prediction", ["CTC", "Attn", "Slots"])
-@pytest.mark.parametrize("resize", ["stretch", "pad", "height"])
+@pytest.mark.parametrize("resize", ["stretch", "pad", "height", "aspect"])
 def test_every_head_trains_with_every_resize_mode(small_spec: MakeSpec, prediction: str, resize: str) -> None:
-    spec = small_spec("train.num_epochs=1", f"model.prediction={prediction}", f"model.input_resize={resize}")
+    size = ["model.input_width=128"] if resize == "aspect" else []
+    spec = small_spec("train.num_epochs=1", f"model.prediction={prediction}", f"model.input_resize={resize}", *size)
     history = train(spec).metrics["history"]
     assert math.isfinite(history[0]["train_loss"])
     assert math.isfinite(history[0]["val_loss"])
@@ -92,6 +93,34 @@ def test_averaged_weights_of_the_attention_head_are_the_ones_scored(
     spec.evaluate.checkpoint, spec.evaluate.test = str(averaged), [SourceSpec(path=str(few_captchas))]
     assert evaluate(spec)["cer"] == pytest.approx(last["ema_cer"])
     assert last["ema_cer"] != last["cer"]
+
+
+def test_stages_follow_one_another_and_resume_exactly(
+    small_spec: MakeSpec, tmp_path: Path, power_cut: PowerCuts
+) -> None:
+    stages = {
+        "first": {"train": {"num_epochs": 1}},
+        "second": {"train": {"num_epochs": 2, "checkpoint_interval_unit": "step", "checkpoint_interval": 2}},
+    }
+
+    def recipe(folder: str) -> Spec:
+        plain = small_spec(f"results_dir={tmp_path / folder}").model_dump(exclude_unset=True)
+        return Spec.model_validate(plain | {"stages": stages})
+
+    whole = train(recipe("whole"))
+    first, second = (tmp_path / "whole" / name / "train" for name in stages)
+    steps = load_checkpoint(next(first.glob("*.pth")))["progress"]["step"]
+    with power_cut(steps + 3):
+        train(recipe("cut"))
+    before = (tmp_path / "cut/first/train/status.json").read_bytes()
+    resumed = train(recipe("cut"))
+    assert (tmp_path / "cut/first/train/status.json").read_bytes() == before  # passed over
+    assert resumed.model == tmp_path / "cut/second/train/best_accuracy.safetensors"
+    assert resumed.scores == whole.scores
+    ours, theirs = (read_weights(model)[0] for model in (resumed.model, whole.model))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    made = [entry.get("source") for entry in inkmill.load(second / "best_accuracy.safetensors").header.history()]
+    assert made == [None, "best_accuracy.safetensors"]
 
 
 def test_best_score_survives_a_resume(small_spec: MakeSpec) -> None:

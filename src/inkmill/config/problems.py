@@ -47,7 +47,7 @@ def _sentence(problem: ErrorDetails, path: KeyPath, data: Mapping[str, Any], to_
         return f"{dotted(path)} stands as '??', which means that it must be given: write a value, or remove the line"
     if problem["type"] == "value_error":  # raised by a validator of ours, whose sentence is better than any made here
         said = str(problem["ctx"]["error"])
-        return f"{dotted(path)}{'' if said.startswith('must') else ':'} {said}"
+        return f"{dotted(path)}{'' if said.startswith('must') else ':'} {said}" if path else said
     while path and isinstance(path[-1], int):  # an item of a list: the field, and all that stands there
         path = path[:-1]
     field = field_at(path)

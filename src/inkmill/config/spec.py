@@ -12,6 +12,7 @@ from inkmill.config.base import Section
 from inkmill.config.dataset import DatasetSpec
 from inkmill.config.model import ModelSpec
 from inkmill.config.quantize import QuantizeSpec
+from inkmill.config.stages import check_stages
 from inkmill.config.tasks import ConvertSpec, EngineSpec, EvaluateSpec, ExportSpec, InferenceSpec, PruneSpec
 from inkmill.config.train import TrainSpec
 from inkmill.crypt import SETTING, without_secret
@@ -41,6 +42,9 @@ class _CommonSpec(Section):
     """Folder of all results; each verb writes to results_dir/VERB."""
     wandb: dict[str, Any] | None = None
     """TAO key; accepted and unused: TensorBoard events are always written."""
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """`train`: trainings one after the other, by name. Each is this spec with the keys changed that it names, writes to
+    {results_dir}/NAME/train, and begins with the best weights of the one before; see docs/training.md."""
     licence: LicenceSpec = Field(default_factory=LicenceSpec)
     """Who may use what, for the model card."""
     model: ModelSpec = Field(default_factory=ModelSpec)
@@ -76,6 +80,11 @@ class _CommonSpec(Section):
         if value not in known:
             raise ValueError(f"unknown task {value!r}{suggest(value, known)}; known: {', '.join(known)}")
         return value
+
+    @model_validator(mode="after")
+    def _stages_are_specs(self) -> Self:
+        check_stages(self)  # type: ignore[arg-type]  # Spec adds the tasks' sections to this class
+        return self
 
     @model_validator(mode="after")
     def _keep_aspect_ratio_is_a_resize(self) -> Self:

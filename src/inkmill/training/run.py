@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from inkmill.config.results import Results, open_results, results_folder
 from inkmill.config.spec import Spec
+from inkmill.config.stages import stages_of
 from inkmill.config.train import TrainSpec
 from inkmill.crypt import Key, find_key
 from inkmill.data.loaders import Stats
@@ -30,6 +32,7 @@ from inkmill.nn.narrow import cut, find_cuts
 from inkmill.nn.simulate import is_simulated
 from inkmill.perf.plan import with_plan
 from inkmill.perf.watch import watch_loader
+from inkmill.tasks import find_task
 from inkmill.tasks.base import Say
 from inkmill.tasks.model import TaskModel
 from inkmill.training.batches import open_loaders
@@ -66,7 +69,7 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
     """Train a model; a run that was interrupted continues where it stopped.
 
     Args:
-        spec: the resolved spec.
+        spec: the resolved spec; one with `stages` is trained stage by stage, and those that are done are passed over.
         console: where progress goes; None keeps quiet.
 
     Raises:
@@ -74,7 +77,40 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
         KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
     """
     console = console or Console(quiet=True)
-    fabric, note = launch(spec.train)
+    stages = stages_of(spec)
+    # One Fabric for all stages: processes are launched once.
+    fabric, note = launch(next(iter(stages.values())).train)
+    result: TrainResult | None = None
+    for name, stage in stages.items():
+        if result is not None and _first_weights(stage) is None:
+            stage.train.pretrained_model_path = str(result.model)
+        done = _done(stage) if name else None
+        if done is not None:
+            result = done
+        else:
+            heading = f"stage {name}\n{note}" if name else note
+            result = _train_stage(stage, fabric, console, heading)
+        if name and fabric.is_global_zero:
+            shown = ", ".join(f"{figure.replace('_', ' ')} {value:.2%}" for figure, value in result.scores.items())
+            console.print(f"stage {name} is done: {shown}; {result.model}", markup=False, highlight=False)
+    assert result is not None
+    return result
+
+
+def _done(spec: Spec) -> TrainResult | None:
+    """Return the result of a stage that has trained to its end, None where there is more to do."""
+    folder = results_folder(spec, "train")
+    model, written = folder / "best_accuracy.safetensors", folder / "metrics.json"
+    if not (model.is_file() and written.is_file()):
+        return None
+    metrics = json.loads(written.read_text("utf-8"))
+    if metrics.get("epochs", 0) < spec.train.num_epochs:
+        return None
+    names = find_task(spec.task).figures
+    return TrainResult(model, folder, {name: metrics[name] for name in names}, metrics)
+
+
+def _train_stage(spec: Spec, fabric: Fabric, console: Console, note: str) -> TrainResult:
     if not fabric.is_global_zero:
         with fail_fast(fabric, lambda sentence: None):
             return _train(spec, fabric, None, console, "")
