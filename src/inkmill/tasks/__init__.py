@@ -40,6 +40,7 @@ TASKS = {
     "multilabel": TaskEntry(
         "inkmill.tasks.classification.task:Multilabel", "inkmill.tasks.classification.spec:MultilabelSection"
     ),
+    "detection": TaskEntry("inkmill.tasks.detection.task:Detection", "inkmill.tasks.detection.spec:DetectionSection"),
 }
 """All tasks by name: one line each."""
 

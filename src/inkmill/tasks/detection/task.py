@@ -1,0 +1,241 @@
+"""Detection: where the text of a whole picture is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from inkmill.config.model import ModelSpec
+from inkmill.data.sources.base import Source
+from inkmill.data.types import Polygons, Target
+from inkmill.errors import DataError, ModelFileError
+from inkmill.tasks.base import Output, Outputs, Prediction, Say, Scores, Task, Truth
+from inkmill.tasks.detection.decode import PROBABILITIES, DecodeOptions, MapDecoder, Regions
+from inkmill.tasks.detection.metrics import FIGURES, DetectionScores, best_threshold, match_regions, score
+from inkmill.tasks.detection.rules import RegionRules
+from inkmill.tasks.detection.spec import DetectionSection
+from inkmill.tasks.detection.targets import MapOptions
+
+if TYPE_CHECKING:
+    from inkmill.config.spec import Spec
+    from inkmill.tasks.detection.model import Detector
+
+LEAST_SCORE = 0.3
+"""While training, regions are kept from here on; which of them count is found on the validation set."""
+STRIDE = 2
+_NO_CLASSES: tuple[str, ...] = ()
+_RIGHT, _MISSED, _FALSE, _IGNORED = (0, 160, 0), (220, 0, 0), (230, 140, 0), (120, 120, 120)
+
+
+class DetectionHeader(DetectionSection):
+    """What a model file says of a detector, besides its `model` section: its section, with what training found."""
+
+    stride: int = Field(STRIDE, ge=1, le=4)
+    """Pixels of the input that a pixel of the map covers, along each side."""
+
+
+class Detection(Task):
+    """Finding text.
+
+    Args:
+        model: the `model` section.
+        section: kernel, sizes and thresholds.
+    """
+
+    name = "detection"
+    noun = "text detector"
+    figures = FIGURES
+    outputs: ClassVar[Mapping[str, Output]] = {PROBABILITIES: Output("float32", ("height", "width"))}
+    columns = ("truths", "found", "right", "missed", "false", "ignored")
+    prediction_fields = ("count", "regions", "left_out")
+
+    def __init__(self, model: ModelSpec, section: DetectionSection | None = None) -> None:
+        super().__init__(model)
+        self.section = section or DetectionSection()
+
+    @classmethod
+    def from_data(cls, spec: Spec, sources: Sequence[Source], say: Say) -> Self:
+        """Return the task of the spec: there is nothing to settle on the data."""
+        return cls(spec.model, spec.detection)  # type: ignore[attr-defined]  # sections of tasks are added at run time
+
+    @classmethod
+    def from_header(cls, model: ModelSpec, part: Mapping[str, Any]) -> Self:
+        """See Task.from_header."""
+        section = DetectionHeader.model_validate(part)
+        if section.stride != STRIDE:
+            raise ValueError(f"a map of stride {section.stride}, expected {STRIDE}")
+        return cls(model, section)
+
+    def header(self) -> dict[str, Any]:
+        """Return the section as plain values."""
+        return DetectionHeader(**self.section.model_dump(exclude={"stride"})).model_dump(mode="json")
+
+    def metadata(self) -> dict[str, str]:
+        """Return how a map becomes regions, as JSON, for other programs."""
+        section = self.section
+        facts = {
+            "kernel": section.kernel,
+            "share": section.kernel_share,
+            "threshold": section.threshold,
+            "box_threshold": self.decode_options.box_threshold,
+            "stride": STRIDE,
+            "short_side": section.short_side,
+            "long_side": section.long_side,
+        }
+        return {"detection": json.dumps(facts)}
+
+    def rules(self) -> RegionRules:
+        """See Task.rules."""
+        return RegionRules(self.resize, self.section.min_height)
+
+    @property
+    def map_options(self) -> MapOptions:
+        """How targets are made."""
+        section = self.section
+        return MapOptions(section.kernel, section.kernel_share, section.min_height, section.min_visible, STRIDE)
+
+    @property
+    def decode_options(self) -> DecodeOptions:
+        """How regions are found."""
+        section = self.section
+        least = LEAST_SCORE if section.box_threshold is None else section.box_threshold
+        return DecodeOptions(
+            section.kernel, section.kernel_share, section.threshold, least, section.shape, section.max_regions
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """None: text is all that is found."""
+        return _NO_CLASSES
+
+    def truths(self, targets: Sequence[Target]) -> list[Truth]:
+        """Return the regions of each target.
+
+        Raises:
+            DataError: a target is something else.
+        """
+        for target in targets:
+            if not isinstance(target, Polygons):
+                kind = type(target).__name__.lower()
+                raise DataError(f"a detector learns from regions, and a sample has {kind}")
+        return list(targets)
+
+    def encode(self, truths: Sequence[Truth]) -> tuple[NDArray[Any], ...]:
+        """Return a batch's regions one after the other, as four arrays.
+
+        Returns:
+            points: float32 (P, 2).
+            starts: int32 (R + 1), the first point of each region, and P.
+            pictures: int32 (B + 1), the first region of each picture, and R.
+            ignore: uint8 (R).
+        """
+        regions = [points for truth in truths for points in truth.points]
+        points = np.concatenate([np.zeros((0, 2), np.float32), *regions]).astype(np.float32)
+        starts = np.cumsum([0, *map(len, regions)], dtype=np.int32)
+        pictures = np.cumsum([0, *(len(truth.points) for truth in truths)], dtype=np.int32)
+        ignore = np.array([flag for truth in truths for flag in truth.ignore], np.uint8)
+        return points, starts, pictures, ignore
+
+    def plain_decoder(self) -> MapDecoder:
+        """See Task.plain_decoder."""
+        return MapDecoder(self.decode_options, self.resize)
+
+    def check_outputs(self, outputs: Outputs, batch: int, where: str) -> None:
+        """Refuse maps that are no shares, too."""
+        super().check_outputs(outputs, batch, where)
+        found = outputs[PROBABILITIES]
+        if found.size and not (found.min() >= 0 and found.max() <= 1):
+            raise ModelFileError(f"{where}: its graph gives {PROBABILITIES} outside of 0..1; export it once more")
+
+    def no_prediction(self) -> Regions:
+        """Return no regions."""
+        return Regions(())
+
+    def score(self, truths: Sequence[Truth], predictions: Sequence[Prediction]) -> DetectionScores:
+        """See `inkmill.tasks.detection.metrics.score`; while training, with the best threshold for the regions."""
+        found, scores = _split(predictions)
+        threshold = self.section.box_threshold
+        if threshold is None and truths:
+            threshold = best_threshold(truths, found, scores)
+        return score(truths, found, scores, threshold)
+
+    def tuned(self, scores: Scores) -> Self:
+        """Return the task with the threshold for regions that was best on the validation set."""
+        assert isinstance(scores, DetectionScores)
+        return type(self)(self.model, self.section.model_copy(update={"box_threshold": scores.threshold}))
+
+    def prediction_row(self, truth: Truth, prediction: Prediction) -> tuple[Any, ...]:
+        """Return how many regions there are, were found, right, missed, false and ignored."""
+        (found,), _ = _split([prediction])
+        match = match_regions(truth, found)
+        return (
+            len(truth.points),
+            len(found),
+            len(match.truth),
+            len(match.missed),
+            len(match.false),
+            len(match.ignored),
+        )
+
+    def error(self, truth: Truth, prediction: Prediction) -> tuple[float, ...] | None:
+        """Return how many regions were missed or false, and their share of all; None where there is none."""
+        (found,), _ = _split([prediction])
+        match = match_regions(truth, found)
+        wrong = len(match.missed) + len(match.false)
+        return (float(wrong), wrong / (wrong + len(match.truth))) if wrong else None
+
+    def compare(self, truth: Truth, prediction: Prediction) -> str:
+        """Return how many regions there are and were found."""
+        (found,), _ = _split([prediction])
+        match = match_regions(truth, found)
+        cared = len(truth.points) - sum(truth.ignore)
+        return f"{cared} texts, {len(match.truth)} found\n{len(match.missed)} missed, {len(match.false)} false"
+
+    def draw(self, image: NDArray[np.uint8], truth: Truth, prediction: Prediction) -> NDArray[np.uint8]:
+        """Return the picture with what was found (green), missed (red), false (orange) and ignored (grey)."""
+        (found,), _ = _split([prediction])
+        match = match_regions(truth, found)
+        drawn = np.ascontiguousarray(image)
+        groups = (
+            (_IGNORED, [points for points, skip in zip(truth.points, truth.ignore, strict=True) if skip]),
+            (_RIGHT, [found[number] for number in match.found.tolist()]),
+            (_FALSE, [found[number] for number in match.false.tolist()]),
+            (_MISSED, [truth.points[number] for number in match.missed.tolist()]),
+        )
+        for colour, regions in groups:
+            draw_regions(drawn, regions, colour)
+        return drawn
+
+    def card_rows(self) -> dict[str, str]:
+        """Return how whole pictures are read."""
+        section = self.section
+        return {
+            "pictures": f"short side {section.short_side}, long side at most {section.long_side} pixels",
+            "regions count from": f"{self.decode_options.box_threshold:.2f} on",
+        }
+
+    def build(self, model: ModelSpec | None = None) -> Detector:
+        """See Task.build."""
+        from inkmill.tasks.detection.model import Detector
+
+        return Detector(model or self.model, self.map_options, self.section.loss)
+
+
+def draw_regions(image: NDArray[np.uint8], regions: Sequence[NDArray[np.floating[Any]]], colour: Any) -> None:
+    """Draw outlines into an RGB picture, about as thick as a 300th of its longer side."""
+    thick = max(1, max(image.shape[:2]) // 300)
+    whole = [np.round(points).astype(np.int32)[:, None] for points in regions]
+    cv2.polylines(image, whole, True, colour, thick, cv2.LINE_AA)
+
+
+def _split(predictions: Sequence[Prediction]) -> tuple[list[list[NDArray[np.float32]]], list[NDArray[np.float64]]]:
+    """Return the points and the scores of the regions of each picture."""
+    some = [one for one in predictions if isinstance(one, Regions)]
+    points = [[region.points for region in one.found] for one in some]
+    return points, [np.array([region.score for region in one.found], np.float64) for one in some]
