@@ -18,8 +18,8 @@ from inkmill.errors import MissingExtraError
 
 try:
     import shapely
-except ImportError:
-    raise MissingExtraError("shapely", "train", "scoring found regions") from None
+except ImportError:  # finding regions does without
+    shapely = None
 
 Points = NDArray[np.floating[Any]]
 """(N, 2): x and y of a region's corners, in pixels."""
@@ -59,7 +59,12 @@ def as_polygons(regions: Sequence[Points], whole_numbers: bool = False) -> Geome
     Args:
         regions: (N, 2) each, N >= 3.
         whole_numbers: cut the corners to whole pixels first, as the competition's script does.
+
+    Raises:
+        MissingExtraError: shapely is not installed.
     """
+    if shapely is None:
+        raise MissingExtraError("shapely", "train", "scoring found regions")
     if not regions:
         return np.empty(0, object)
     counts = [len(region) for region in regions]
