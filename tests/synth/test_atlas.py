@@ -12,16 +12,6 @@ from inkmill.synth.params import EM_PIXELS, STEPS_PER_PIXEL
 FILES = [CARRIED / name for name in ("OpenSans-Regular.ttf", "Bangers-Regular.ttf", "Anton-Regular.ttf")]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("glyphs")
-
-
-@pytest.fixture(scope="module")
-def atlas(cache: Path) -> Atlas:
-    return build_atlas(FILES, CHARACTERS, cache)
-
-
 def glyph(atlas: Atlas, font: int, character: str) -> tuple[np.ndarray, int, int]:
     """Return a glyph's signed distances in pixels, and its left and top."""
     offset, left, top, width, height = atlas.glyphs.boxes[atlas.fonts.glyphs[font, CHARACTERS.index(character)]]
@@ -79,12 +69,12 @@ def test_a_sign_that_is_drawn_as_another_is_not_covered(atlas: Atlas):
     assert not atlas.fonts.covered[2, CHARACTERS.index("–")]
 
 
-def test_glyphs_come_from_the_cache_bit_by_bit_and_a_damaged_file_is_drawn_again(atlas: Atlas, cache: Path):
-    kept = sorted(cache.glob("*.npz"))
-    assert len(kept) == 3
+def test_glyphs_come_from_the_cache_bit_by_bit_and_a_damaged_file_is_drawn_again(atlas: Atlas, glyph_cache: Path):
+    kept = sorted(glyph_cache.glob("*.npz"))
+    assert len(kept) >= 3
     kept[0].write_bytes(kept[0].read_bytes()[:1000])
     kept[1].write_bytes(b"not what it was")
-    again = build_atlas(FILES, CHARACTERS, cache)
+    again = build_atlas(FILES, CHARACTERS, glyph_cache)
     np.testing.assert_array_equal(again.glyphs.distances, atlas.glyphs.distances)
     np.testing.assert_array_equal(again.glyphs.boxes, atlas.glyphs.boxes)
     assert again.reports == atlas.reports
@@ -100,12 +90,12 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.npz", "3.npz"]
 
 
-def test_what_cannot_be_used_is_reported_and_nothing_usable_is_an_error(cache: Path, tmp_path: Path):
+def test_what_cannot_be_used_is_reported_and_nothing_usable_is_an_error(glyph_cache: Path, tmp_path: Path):
     broken = tmp_path / "broken.ttf"
     broken.write_bytes(b"no font at all")
-    atlas = build_atlas([FILES[0], broken], "Hello", cache)
+    atlas = build_atlas([FILES[0], broken], "Hello", glyph_cache)
     assert [bool(report.problem) for report in atlas.reports] == [False, True]
     with pytest.raises(DataError, match="none of 1 fonts can be used, the first because: cannot be read as a font"):
-        build_atlas([broken], "Hello", cache)
+        build_atlas([broken], "Hello", glyph_cache)
     with pytest.raises(DataError, match="no font has the characters '漢'"):
-        build_atlas([FILES[0]], "a漢", cache)
+        build_atlas([FILES[0]], "a漢", glyph_cache)

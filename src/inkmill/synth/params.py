@@ -122,7 +122,7 @@ class SynthParams:
         values: float32 (B, WIDTH), see `COLUMNS`.
         codes: int16 (B, MAX_CHARACTERS), the label as positions in the character set, -1 after its end. These are the
             truth, not what the text sampler drew: a font without lower case writes capitals.
-        glyphs: int32 (B, G), glyphs of the atlas, -1 for none (they come last).
+        glyphs: int32 (B, G), glyphs of the atlas; -1 for none, anywhere in a row (a space has none).
         places: float32 (B, G, 8), see `PLACE`.
     """
 
