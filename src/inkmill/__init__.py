@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from inkmill.version import __version__
 
 if TYPE_CHECKING:
-    from inkmill.api import Reading, evaluate, load, train
+    from inkmill.api import Reading, evaluate, load, read, train
     from inkmill.errors import InkmillError
 
-__all__ = ["InkmillError", "Reading", "__version__", "evaluate", "load", "train"]
+__all__ = ["InkmillError", "Reading", "__version__", "evaluate", "load", "read", "train"]
 
 _HOME = {
     "InkmillError": "inkmill.errors",
     "Reading": "inkmill.api",
     "evaluate": "inkmill.api",
     "load": "inkmill.api",
+    "read": "inkmill.api",
     "train": "inkmill.api",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ from inkmill.tasks.recognition.decoder import Reading
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
+    from inkmill.pages import Page, PageReader
     from inkmill.training.run import TrainResult
 
-__all__ = ["Reading", "evaluate", "load", "train"]
+__all__ = ["Reading", "evaluate", "load", "read", "train"]
 
 
 def load(
@@ -38,6 +40,30 @@ def load(
     if decoding:
         reader.use(reader.task.decoder(**decoding))
     return reader
+
+
+def read(sources: Any, *, detector: Any = None, reader: Any = None, **options: Any) -> list[Page]:
+    """Return the pages of pictures and PDFs with all their text: `inkmill.read("receipt.jpg")[0].text`.
+
+    Args:
+        sources: one or several of: a path, encoded bytes, a uint8 array (HW gray, HWC RGB or RGBA), a PIL image.
+        detector: what finds text: a file, or an object; by default the weights that inkmill carries.
+        reader: what reads lines, likewise.
+        options: `threads`, `min_confidence`, `find_rotation` of `inkmill.pages.PageReader`, which also reads page by
+            page, for long documents.
+
+    Raises:
+        DataError: a page cannot be read; names it.
+        InkmillError: no model, or one of another kind.
+    """
+    return list(_page_reader(detector, reader, **options).read(sources))
+
+
+@lru_cache(maxsize=2)
+def _page_reader(detector: Any, reader: Any, **options: Any) -> PageReader:
+    from inkmill.pages import PageReader
+
+    return PageReader(detector, reader, **options)
 
 
 def train(spec: Spec | str | Path | None = None, **overrides: Any) -> TrainResult:

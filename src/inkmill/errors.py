@@ -4,7 +4,8 @@
     ├── ConfigError              a spec file or override: unknown key, wrong type, wrong range
     ├── DataError                a data set: missing, empty, malformed
     │   ├── LabelFileError       one line of a label file (carries ``file:line``)
-    │   └── ImageError           an image that cannot be decoded
+    │   ├── ImageError           an image that cannot be decoded
+    │   └── PageLimitError       a document with more pages or pixels than are allowed
     ├── CharsetError             a character list that cannot be used
     ├── ModelFileError           a checkpoint or model file that cannot be read
     ├── OutputError              a place that cannot be written: not empty, no permission, disk full
@@ -45,6 +46,10 @@ class LabelFileError(DataError):
 
 class ImageError(DataError):
     """An image cannot be decoded."""
+
+
+class PageLimitError(DataError):
+    """A document has more pages, or a page more pixels, than are allowed."""
 
 
 class CharsetError(InkmillError):

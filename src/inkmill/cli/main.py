@@ -26,6 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "train": (),
     "evaluate": ("val", "eval"),
     "infer": ("inference", "predict"),
+    "read": (),
     "prune": (),
     "quantize": (),
     "export": (),

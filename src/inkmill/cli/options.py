@@ -84,8 +84,10 @@ def load(spec: Sequence[str] | None, overrides: Sequence[str], **positional: Any
             raise ConfigError(f"-e {' -e '.join(many)}: expected a file or a preset, or a preset and then a file")
 
 
-def make_console() -> Console:
-    """Return the console of the standard output; where that is a file, lines are not cut at 80 columns."""
+def make_console(error: bool = False) -> Console:
+    """Return the console of the standard output, or error; where that is a file, lines are not cut at 80 columns."""
     from rich.console import Console
 
+    if error:
+        return Console(stderr=True)
     return Console() if sys.stdout.isatty() else Console(width=160)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from inkmill.errors import ConfigError
 from inkmill.pages.crops import Crop, Halves, cut, join
+from inkmill.pages.documents import is_one, open_pages
 from inkmill.pages.geometry import Points, apply, facing, sides, turn_pixels, turned
 from inkmill.pages.models import LineText, open_detector, open_line_reader
 from inkmill.pages.order import Place, reading_order, skew_of
@@ -33,6 +34,9 @@ BATCH_PIXELS = 48 * 4096
 """Padded pixels of a batch of lines: on a CPU larger ones are no faster, and memory grows with it."""
 WASTE = 0.15
 """Of a batch, how much may be padding."""
+WAITING_BATCHES = 8
+"""Pages wait for others until their lines fill so many batches: one page of text does, tickets and labels do not."""
+WAITING_BYTES = 128 << 20
 MIN_CONFIDENCE = 0.5
 """Lines that are read less surely are left out, and counted: most are no text."""
 
@@ -95,7 +99,7 @@ class PageReader:
     # All three stages
 
     def read(self, sources: Any) -> Iterator[Page]:
-        """Yield the pages of files, bytes or arrays, in order, each as soon as it is read.
+        """Yield the pages of files, bytes or arrays, in order, a few at a time as they are read.
 
         Args:
             sources: one or several of: a path, encoded bytes, a uint8 array (HW, HWC), a PIL image, a PageImage.
@@ -103,22 +107,31 @@ class PageReader:
         Raises:
             DataError: one cannot be read; names it.
         """
-        from inkmill.pages.documents import open_pages
+        for _, page in self.read_images(_images(sources)):
+            yield page
 
-        for source in [sources] if _is_one(sources) else sources:
-            if isinstance(source, PageImage):
-                yield self.read_page(source)
-            else:
-                for image in open_pages(source):
-                    yield self.read_page(image)
+    def read_images(self, images: Iterable[PageImage]) -> Iterator[tuple[PageImage, Page]]:
+        """Yield pages with what was read on them, in order; the lines of pages that wait are batched together."""
+        waiting: list[PageJob] = []
+        for image in images:
+            waiting.append(self.find(image))
+            full = sum(crop.cost for job in waiting for crop in job.crops) >= WAITING_BATCHES * BATCH_PIXELS
+            if full or sum(job.image.pixels.size for job in waiting) >= WAITING_BYTES:
+                yield from self._finish_all(waiting)
+                waiting = []
+        yield from self._finish_all(waiting)
+
+    def _finish_all(self, jobs: Sequence[PageJob]) -> Iterator[tuple[PageImage, Page]]:
+        started = time.perf_counter()
+        texts = iter(self.recognise([crop for job in jobs for crop in job.crops]))
+        seconds = (time.perf_counter() - started) / max(sum(len(job.crops) for job in jobs), 1)
+        for job in jobs:
+            job.seconds["recognise"] = seconds * len(job.crops)
+            yield job.image, self.finish(job, list(islice(texts, len(job.crops))))
 
     def read_page(self, image: PageImage) -> Page:
         """Return one page, read."""
-        job = self.find(image)
-        started = time.perf_counter()
-        texts = self.recognise(job.crops)
-        job.seconds["recognise"] = job.seconds.get("recognise", 0.0) + time.perf_counter() - started
-        return self.finish(job, texts)
+        return next(page for _, page in self.read_images([image]))
 
     # 1. Where text is
 
@@ -307,6 +320,9 @@ def _mean_confidence(read: Iterable[tuple[Crop, LineText]]) -> float:
     return float(together.mean()) if len(together) else 0.0
 
 
-def _is_one(sources: Any) -> bool:
-    known = (str, Path, bytes, bytearray, memoryview, np.ndarray, PageImage)
-    return isinstance(sources, known) or not isinstance(sources, Iterable)
+def _images(sources: Any) -> Iterator[PageImage]:
+    for source in [sources] if is_one(sources) else sources:
+        if isinstance(source, PageImage):
+            yield source
+        else:
+            yield from open_pages(source)

@@ -89,6 +89,29 @@ def _parse(data: bytes) -> ImageHeader:
     raise ImageError("not an image in a known format (JPEG, PNG, GIF, BMP, WebP, TIFF)")
 
 
+def tiff_directories(data: bytes, most: int) -> list[int]:
+    """Return the offset of every directory of a TIFF, one a page; at most `most` + 1 of them.
+
+    Raises:
+        ImageError: no TIFF, or a chain of directories that leads out of the file or back into itself.
+    """
+    if data[:4] not in (b"II*\0", b"MM\0*"):
+        raise ImageError("not a TIFF")
+    order = "<" if data[:2] == b"II" else ">"
+    found: dict[int, None] = {}
+    try:
+        (offset,) = struct.unpack_from(order + "I", data, 4)
+        while offset and len(found) <= most:
+            if offset in found:
+                raise ImageError("the TIFF is damaged: its pages go round in a circle")
+            found[offset] = None
+            (count,) = struct.unpack_from(order + "H", data, offset)
+            (offset,) = struct.unpack_from(order + "I", data, offset + 2 + 12 * count)
+    except struct.error:
+        raise ImageError(f"the TIFF is cut short after page {len(found)}") from None
+    return list(found)
+
+
 def _jpeg(data: bytes) -> ImageHeader:
     """Walk the segments up to the first scan; the frame header gives the size, APP1 the orientation."""
     width = height = components = 0
