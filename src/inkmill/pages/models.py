@@ -128,9 +128,11 @@ class OwnLineReader:
 
     def input_size(self, width: float, height: float) -> InputSize:
         """See LineReader."""
+        # In eighths of a pixel: lines of a page have no whole numbers.
         columns, rows = max(round(width * 8), 1), max(round(height * 8), 1)
         resize = self._resize
-        return InputSize(resize.bucket_width(columns, rows), resize.height, resize.valid_width(columns, rows))
+        bucket = resize.bucket_width(columns, rows)
+        return InputSize(bucket, resize.rows(bucket), resize.valid_width(columns, rows))
 
     def read_lines(self, images: Image, valid: NDArray[np.int32]) -> Sequence[LineText]:
         """See LineReader."""

@@ -103,7 +103,7 @@ class PdfProcess:
 
     def _start(self) -> dict[str, Any]:
         self._process = subprocess.Popen(
-            # As a file, so that it starts in no time; -P keeps its folder, whose names hide Python's own, from the path.
+            # As a file, so that it starts in no time; -P: the names in its folder are not those of Python itself.
             [sys.executable, "-P", pdf_child.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
