@@ -56,7 +56,7 @@ def test_every_verb_and_alias_has_its_help(verb: str, capsys: pytest.CaptureFixt
         (["train", "x", "train.num_epoch=3"], "unknown key 'train.num_epoch' (did you mean 'train.num_epochs'?)"),
         (
             ["train", "x", "train.num_epochs=many"],
-            "train.num_epochs must be a whole number >= 1 and <= 1,000,000, not 'many'",
+            "must be a whole number >= 1 and <= 1,000,000, not 'many'",
         ),
         (["train", "x", "dataset.val_fraction=2"], "dataset.val_fraction must be a number > 0 and < 1, not 2"),
         (["evaluate", "x"], "evaluate needs evaluate.checkpoint"),

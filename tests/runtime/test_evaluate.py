@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from inkmill.api import load
+from inkmill.config.dataset import SourceSpec
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
@@ -79,3 +80,29 @@ def test_readers_that_do_without_torch_tell_forward_from_decoding(spec: Spec) ->
     timings = Timings()
     assert sum(len(texts) for _, texts, *_ in reader.read_batches(loader, timings)) == 120
     assert min(timings.seconds[name] for name in ("loader", "forward", "decode", "metric")) > 0
+
+
+def test_labels_that_the_reader_cannot_give_are_counted_and_the_pattern_of_training_is_named(
+    spec: Spec, few_captchas: Path, tmp_path: Path
+) -> None:
+    named = tmp_path / "named"
+    named.mkdir()
+    image = next(path for path in few_captchas.parent.rglob("*") if path.suffix in (".png", ".jpg")).read_bytes()
+    for name in ("1234_a1.png", "99_b.png", "5678.png"):
+        (named / name).write_bytes(image)
+    model = Path(str(spec.evaluate.checkpoint))
+    settings = {"label_pattern": "(?P<label>[0-9]+)_.*"}
+    header = ModelHeader.of(Recognition(spec.model, Charset(tuple("0123456789")), 6), {"settings": settings})
+    save_model(model, build_recognizer(spec.model, header.open_task().codec.num_classes, 6).state_dict(), header)
+    spec.evaluate.test = [SourceSpec(path=str(named))]
+    text = io.StringIO()
+    metrics = evaluate(spec, console=Console(file=text, width=400))
+    assert metrics["beyond"] == {"named": 2}
+    said = text.getvalue()
+    assert "named: 3 samples" in said
+    assert "has no label file: the name 1234_a1.png matches label_pattern" in said.replace("\n", " ")
+    assert (
+        "named: 2 of 3 labels cannot be read right by this model: 2 hold characters that it does not know "
+        "('_' 'a' 'b') and 1 are longer than its 6 characters; training took labels from names by another pattern: "
+        "dataset.label_pattern='(?P<label>[0-9]+)_.*'"
+    ) in said

@@ -2,10 +2,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
+from inkmill.config.load import load_spec
+from inkmill.config.model import ModelSpec
 from inkmill.data.sources.open import find_images
 from inkmill.errors import DataError
+from inkmill.modelfile.header import ModelHeader
+from inkmill.modelfile.torch_file import save_model
+from inkmill.runtime.infer import infer
+from inkmill.tasks.recognition.charset import Charset
+from inkmill.tasks.recognition.model import build_recognizer
+from inkmill.tasks.recognition.task import Recognition
 
 
 @pytest.fixture
@@ -52,3 +62,19 @@ def test_a_name_of_no_image_is_named(name: str, folder: Path, monkeypatch: pytes
     with pytest.raises(DataError) as caught:
         find_images([name])
     assert str(caught.value).startswith(f"{name}: no image there; expected")
+
+
+def test_pages_given_to_a_reader_of_lines_are_counted_and_named(tmp_path: Path) -> None:
+    for name, shape in (("a_page.png", (900, 700, 3)), ("line.png", (600, 2000, 3)), ("z_photo.jpg", (600, 900, 3))):
+        assert cv2.imwrite(str(tmp_path / name), np.zeros(shape, np.uint8))
+    model = ModelSpec(backbone="Tiny", sequence="none", input_width=64)
+    header = ModelHeader.of(Recognition(model, Charset(tuple("0123456789")), 6))
+    reader = tmp_path / "reader.safetensors"
+    save_model(reader, build_recognizer(model, 11, 6).state_dict(), header)
+    said: list[str] = []
+    _, found = infer(load_spec(None, [f"inference.checkpoint={reader}"]), [f"{tmp_path}/*.*g"], say=said.append)
+    assert len(list(found)) == 3
+    assert said[1:] == [
+        f"{tmp_path}/a_page.png: 700x900 pixels look like a whole page or photo, and this model reads one line of text "
+        "(and 1 more); `inkmill convert --crop` cuts the lines out of a labelled set of pages"
+    ]

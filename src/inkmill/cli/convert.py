@@ -27,6 +27,9 @@ def convert(
     to: Annotated[
         str, typer.Option("--to", metavar="KIND", help="lmdb, shards, or a label format: csv, tsv ...")
     ] = "lmdb",
+    crop: Annotated[
+        bool, typer.Option("--crop", help="Of a set of pages: cut each labelled region out, with its text.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     workers: Annotated[
         int | None, typer.Option("--workers", min=0, help="Processes that decode.", show_default="CPUs")
@@ -53,11 +56,13 @@ def convert(
 
     from inkmill.cli.progress import progress_bar
     from inkmill.data.jobs.convert import convert as run
-    from inkmill.data.sources import open_source
+    from inkmill.data.sources import CropSource, open_source
 
     console = make_console()
     with _results(loaded, destination, bool(positional)):
         source = open_source(wanted, label_pattern=loaded.dataset.label_pattern)
+        if crop:
+            source = CropSource(source)
         with progress_bar(console, "converting") as progress:
             report = run(source, destination, kind=to, workers=workers, overwrite=overwrite, progress=progress)
     _show(console, report)

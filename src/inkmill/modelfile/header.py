@@ -58,6 +58,12 @@ class ModelHeader(Section):
         """
         return find_task(self.task).from_header(self.model, self.task_header)
 
+    @property
+    def label_pattern(self) -> str:
+        """By which pattern training took labels from names of files (dataset.label_pattern); empty where it did not."""
+        pattern = (self.provenance.get("settings") or {}).get("label_pattern")
+        return pattern if isinstance(pattern, str) else ""
+
     def history(self) -> list[dict[str, Any]]:
         """Return the steps in which the file was made, oldest first (see `inkmill.modelfile.model_card.step`)."""
         made = self.provenance.get("made")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,10 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         reader.use(reader.task.decoder_of(spec.evaluate))
         console.print(f"{checkpoint}: {reader.described()}", markup=False, highlight=False)
         sources = open_tests(spec, reader.task.folder_format)
+        pattern = reader.header.label_pattern
+        for name, source in sources.items():
+            for line in (f"{name}: {len(source):,} samples", *(f"  {note}" for note in source.notes)):
+                console.print(line, markup=False, highlight=False)
         # 2. Read every image, then score.
         timings = Timings()
         rows = read_tests(reader, spec, sources, console, timings)
@@ -69,7 +74,9 @@ def evaluate(spec: Spec, *, console: Console | None = None) -> dict[str, Any]:
         scores, per_set = score_rows(reader.task, rows, list(sources))
         timings.lap("metric")
         # 3. Write what was found.
-        metrics = as_metrics(scores, per_set) | {"checkpoint": str(checkpoint), "seconds": timings.as_dict()}
+        beyond = _say_beyond(reader.task, rows, sources, spec, pattern, console)
+        told = {"beyond": beyond, "checkpoint": str(checkpoint), "seconds": timings.as_dict()}
+        metrics = as_metrics(scores, per_set) | told
         write_json_atomic(results.folder / "metrics.json", metrics)
         write_text_atomic(results.folder / "predictions.csv", _as_csv(reader.task, rows))
         _error_page(results, reader.task, rows, sources, scores, per_set, spec.evaluate.worst)
@@ -145,6 +152,26 @@ def score_rows(task: Task, rows: list[Row], names: list[str]) -> tuple[Scores, d
 def as_metrics(scores: Scores, per_set: dict[str, Scores]) -> dict[str, Any]:
     """Return what metrics.json holds of scores: those over all sets at the top, those of each set under `sets`."""
     return scores.as_dict() | {"sets": {name: one.as_dict() for name, one in per_set.items()}}
+
+
+def _say_beyond(
+    task: Task, rows: list[Row], sources: dict[str, Source], spec: Spec, pattern: str, console: Console
+) -> dict[str, int]:
+    """Print how many labels of each set the model cannot give, and why; return their numbers by set."""
+    found = {}
+    for name, source in sources.items():
+        truths = [row.truth for row in rows if row.set == name]
+        found[name], why = task.beyond(truths)
+        if not why:
+            continue
+        line = f"{name}: {found[name]:,} of {len(truths):,} labels cannot be read right by this model: {why}"
+        # The usual cause: names that hold more than the label.
+        if any(leaf.label_pattern for leaf in source.leaves()) and pattern not in ("", spec.dataset.label_pattern):
+            line += (
+                f"; training took labels from names by another pattern: dataset.label_pattern={shlex.quote(pattern)}"
+            )
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return found
 
 
 def _as_csv(task: Task, rows: list[Row]) -> str:

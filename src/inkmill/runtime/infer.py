@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from inkmill.config.load import require
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
+from inkmill.data.pipeline.decode import image_size
 from inkmill.data.sources.folder import FileSource
 from inkmill.data.sources.open import find_images
-from inkmill.errors import ConfigError
+from inkmill.errors import ConfigError, ImageError
+from inkmill.files import open_data
 from inkmill.runtime.reader import BaseReader, load_reader, with_key
-from inkmill.tasks.base import Prediction
+from inkmill.tasks.base import Prediction, Task
+
+_HEAD_BYTES = 1 << 18  # of an image file, in which its size stands
 
 
 def infer(
@@ -29,7 +33,7 @@ def infer(
         spec: `inference.checkpoint` is needed; `inference.inference_dataset_dir` is read too.
         images: files, folders (searched recursively), globs, and lists of them (`@list.txt`, one a line).
         problems: gets one sentence for each image that could not be read; without it the first is raised.
-        say: gets one line, what reads and where.
+        say: gets a line: what reads and where; and how many pictures look like something that the model does not read.
 
     Returns:
         The fields of a prediction, and the predictions in order, read while they are taken.
@@ -49,7 +53,28 @@ def infer(
     # A few files are read before processes start.
     workers = settings.workers if len(paths) > 4 * settings.batch_size else 0
     found = read_files(reader, paths, batch_size=settings.batch_size, workers=workers, problems=problems)
-    return reader.task.prediction_fields, found
+    return reader.task.prediction_fields, _with_misfits(found, reader.task, say)
+
+
+def _with_misfits(predictions: Iterable[Prediction], task: Task, say: Callable[[str], None]) -> Iterator[Prediction]:
+    """Pass predictions on, then say how many of their pictures look like something that the model does not read."""
+    count, first = 0, ""
+    for prediction in predictions:
+        if why := _misfit(prediction.key, task):
+            count += 1
+            first = first or f"{prediction.key}: {why}"
+        yield prediction
+    if count:
+        more = f" (and {count - 1:,} more)" if count > 1 else ""
+        say(f"{first}{more}; `inkmill convert --crop` cuts the lines out of a labelled set of pages")
+
+
+def _misfit(path: str, task: Task) -> str:
+    try:
+        with open_data(path) as file:
+            return task.misfit(*image_size(file.read(_HEAD_BYTES)))
+    except (OSError, ImageError):
+        return ""  # its size lies further behind, or it has changed: nothing is known
 
 
 def read_files(

@@ -274,6 +274,18 @@ class Task(ABC):
             InkmillError: a truth that the model cannot give, such as an unknown character.
         """
 
+    def beyond(self, truths: Sequence[Truth]) -> tuple[int, str]:
+        """Return how many truths the model cannot give whatever it sees, and why, in a few words; (0, "") for none.
+
+        Args:
+            truths: of a test set.
+        """
+        return 0, ""
+
+    def misfit(self, width: int, height: int) -> str:
+        """Return why a picture of this size is most likely not what the model reads; empty where it may be."""
+        return ""
+
     # From outputs to predictions
 
     def decoder(self, **options: Any) -> Decoder:

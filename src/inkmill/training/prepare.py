@@ -78,9 +78,14 @@ class Prepared:
                 "scores": scores,
                 "data": self.summary(),
                 "licence": spec.licence.model_dump(),
-                "settings": _settings(spec),
+                "settings": _settings(spec) | self._pattern(spec),
             },
         )
+
+    def _pattern(self, spec: Spec) -> dict[str, str]:
+        """Return dataset.label_pattern where training labels came from names; `evaluate` compares it."""
+        named = any(leaf.label_pattern for leaf in self.train.source.leaves())
+        return {"label_pattern": spec.dataset.label_pattern} if named else {}
 
     def summary(self) -> dict[str, Any]:
         """Return how many samples are used and lost, by set and reason, and which data these are."""

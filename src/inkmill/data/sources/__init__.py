@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.combine import Concat, Mix, Subset, holdout
+from inkmill.data.sources.crops import CropSource
 from inkmill.data.sources.folder import FolderSource
 from inkmill.data.sources.lmdb import LmdbSource
 from inkmill.data.sources.open import fresh_name, open_source
@@ -11,6 +12,7 @@ from inkmill.data.sources.shards import ShardSource
 
 __all__ = [
     "Concat",
+    "CropSource",
     "FolderSource",
     "LmdbSource",
     "Mix",

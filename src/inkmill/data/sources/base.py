@@ -41,12 +41,14 @@ class Source(ABC):
         name: see above.
         notes: what a user should know about how the data were understood, one sentence each: the format and why it
             was detected, what was left out and how often.
+        label_pattern: the regular expression by which labels are taken from names of files; empty where they are not.
         small_files: whether each sample is a file of its own, which a slow disk serves one by one.
     """
 
     name: str
     notes: tuple[str, ...] = ()
     small_files: bool = False
+    label_pattern: str = ""
 
     def __init__(self, name: str, notes: tuple[str, ...] = ()) -> None:
         self.name = name

@@ -13,6 +13,7 @@ import numpy as np
 
 from inkmill.data.formats import FORMATS
 from inkmill.data.formats.detect import Detected
+from inkmill.data.formats.filename import DEFAULT_PATTERN, FileName
 from inkmill.data.formats.regions import dump_regions, parse_regions
 from inkmill.data.sources.base import PackedStrings, Source, fingerprint, read_image, repeats
 from inkmill.data.types import Labels, Polygons, Target, Text
@@ -40,6 +41,8 @@ class FolderSource(Source):
     def __init__(self, detected: Detected, label_pattern: str | None = None) -> None:
         super().__init__(_name_of(detected), (detected.why,))
         self.root, self.format = detected.root, detected.format
+        if detected.format == FileName.name:
+            self.label_pattern = label_pattern or DEFAULT_PATTERN
         self._images, self._labels, self._kind = _read(detected, label_pattern)
         if not len(self._images):
             raise DataError(f"{detected.labels} holds no label: nothing to use")

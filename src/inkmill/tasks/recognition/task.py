@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,6 +35,9 @@ TIE = 1e-4
 """Two classes whose probabilities are nearer than this: rounding may make either the best. The order of a sum changes a
 probability in fp32 by up to some 1e-5, and among many images one meets such a step."""
 _SHOWN_CHARACTERS = 300
+_SHOWN_UNKNOWN = 10
+_PAGE_HEIGHTS = 16  # times as high as the input: 512 pixels where that is 32
+_LINE_SHAPE = 3  # a picture wider than this times its height is a line, however large
 
 
 class RecognitionHeader(Section):
@@ -139,6 +143,27 @@ class Recognition(Task):
     def truths(self, targets: Sequence[Target]) -> list[str]:
         """Return the labels, normalised."""
         return self.normaliser.apply_all(_values(targets))
+
+    def beyond(self, truths: Sequence[str]) -> tuple[int, str]:
+        """Count the labels that hold characters outside the charset, or are longer than the reader allows."""
+        strange = [text for text in truths if any(char not in self.charset for char in text)]
+        long = [text for text in truths if len(text) > self.max_label_length]
+        both = {*strange, *long}
+        reasons = []
+        if strange:
+            counts = Counter(char for text in strange for char in text if char not in self.charset)
+            shown = " ".join(map(repr, sorted(counts, key=lambda char: (-counts[char], char))[:_SHOWN_UNKNOWN]))
+            more = ", ..." if len(counts) > _SHOWN_UNKNOWN else ""
+            reasons.append(f"{len(strange):,} hold characters that it does not know ({shown}{more})")
+        if long:
+            reasons.append(f"{len(long):,} are longer than its {self.max_label_length} characters")
+        return sum(text in both for text in truths), " and ".join(reasons)
+
+    def misfit(self, width: int, height: int) -> str:
+        """Say so of a picture that is many times as high as the input, and not the shape of a line."""
+        if height < _PAGE_HEIGHTS * self.model.input_height or width > _LINE_SHAPE * height:
+            return ""
+        return f"{width}x{height} pixels look like a whole page or photo, and this model reads one line of text"
 
     def encode(self, truths: Sequence[str]) -> tuple[NDArray[np.int64], ...]:
         """Return class ids (B, L), padded with 0, and lengths (B,), both int64; see `Codec.encode`."""
