@@ -23,6 +23,7 @@ from inkmill.errors import ConfigError, DataError
 from inkmill.files import write_json_atomic, write_text_atomic
 from inkmill.report import Page, Picture
 from inkmill.runtime.reader import BaseReader, load_reader
+from inkmill.runtime.vertical import BothWays
 from inkmill.tasks.base import Prediction, Scores, Task, Truth
 from inkmill.timings import Timings
 
@@ -121,15 +122,23 @@ def _read_set(
     if len(source) == 0:
         raise DataError(f"{name}: the test set is empty")
     task = reader.task
+    ways = BothWays(source, task, reader.resize.channels, reader.both_ways)
     plan = LoadPlan(
-        source, reader.resize, batch_size=spec.evaluate.batch_size, shuffle=False, on_bad_sample="skip", max_bad=1.0
+        ways.source,
+        reader.resize,
+        batch_size=spec.evaluate.batch_size,
+        shuffle=False,
+        on_bad_sample="skip",
+        max_bad=1.0,
     )
     rows: dict[int, Row] = {}
     with make_loader(plan, workers=spec.evaluate.workers) as loader:
         for batch, predictions, *_ in reader.read_batches(loader, timings):
             truths = task.truths(batch.targets)
             columns = zip(batch.index.tolist(), batch.keys, truths, predictions, strict=True)
-            rows.update((index, Row(name, index, key, *both)) for index, key, *both in columns)
+            for index, key, truth, prediction in columns:
+                if (taken := ways.take(index, prediction)) is not None:
+                    rows[taken[0]] = Row(name, taken[0], key, truth, taken[1])
         reasons = {key: reason for reason, keys in loader.stats.skipped.items() for key in keys}
     # An image that cannot be decoded is a wrong answer, not a smaller test set.
     for index in set(range(len(source))) - rows.keys():

@@ -15,6 +15,7 @@ from inkmill.data.sources.open import find_images
 from inkmill.errors import ConfigError, ImageError
 from inkmill.files import open_data
 from inkmill.runtime.reader import BaseReader, load_reader, with_key
+from inkmill.runtime.vertical import BothWays
 from inkmill.tasks.base import Prediction, Task
 
 _HEAD_BYTES = 1 << 18  # of an image file, in which its size stands
@@ -93,19 +94,20 @@ def read_files(
         DataError: an image cannot be read, and there is no `problems`.
     """
     bad: Literal["raise", "skip"] = "raise" if problems is None else "skip"
-    plan = LoadPlan(
-        FileSource(paths), reader.resize, batch_size=batch_size, shuffle=False, on_bad_sample=bad, max_bad=1.0
-    )
+    ways = BothWays(FileSource(paths), reader.task, reader.resize.channels, reader.both_ways)
+    plan = LoadPlan(ways.source, reader.resize, batch_size=batch_size, shuffle=False, on_bad_sample=bad, max_bad=1.0)
     found: dict[int, Prediction] = {}
     wanted = 0
     with make_loader(plan, workers=workers) as loader:
         for batch, predictions, *_ in reader.read_batches(loader):
             for index, key, prediction in zip(batch.index.tolist(), batch.keys, predictions, strict=True):
-                found[index] = with_key(prediction, key)
+                if (taken := ways.take(index, prediction)) is not None:
+                    found[taken[0]] = with_key(taken[1], key)
             while wanted in found:  # batches of one width each come out of order; what is in order goes out at once
                 yield found.pop(wanted)
                 wanted += 1
         skipped = loader.stats.skipped
     yield from (found[index] for index in sorted(found))
     if problems is not None:
-        problems += [f"{key}: {reason}" for reason, keys in skipped.items() for key in keys]
+        # A tall picture that is damaged is met several times.
+        problems += dict.fromkeys(f"{key}: {reason}" for reason, keys in skipped.items() for key in keys)

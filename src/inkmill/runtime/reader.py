@@ -22,6 +22,7 @@ from inkmill.data.sources.base import read_image
 from inkmill.data.types import Batch
 from inkmill.errors import DataError, ImageError, MissingExtraError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
+from inkmill.runtime.vertical import is_tall, surer, turned
 from inkmill.tasks.base import Decoder, Outputs, Prediction, Truth
 from inkmill.timings import Timings
 
@@ -62,10 +63,13 @@ class BaseReader(ABC):
         task: what is read.
         resize: how images meet the network's input.
         decoder: chooses the predictions; see `use`.
+        both_ways: tall pictures of text are read turned to either side too, and the surest answer counts; see
+            `inkmill.runtime.vertical`.
         runs_on: where the network runs, in a few words.
     """
 
     runs_on = "the CPU"
+    both_ways = True
 
     def __init__(self, header: ModelHeader) -> None:
         self.header = header
@@ -151,15 +155,21 @@ class BaseReader(ABC):
         waiting: dict[int, list[tuple[int, NDArray[np.uint8], tuple[int, int]]]] = defaultdict(list)
         found: list[Prediction | None] = [None] * len(several)
         for position, image in enumerate(several):
-            pixels = picture_pixels(image, self.resize.channels, keys[position])
-            resized, _ = self.resize.apply(pixels)
-            same_width = waiting[resized.shape[1]]
-            same_width.append((position, resized, (pixels.shape[1], pixels.shape[0])))
-            if len(same_width) == batch_size:
-                self._read_batch(waiting.pop(resized.shape[1]), keys, found)
+            upright = picture_pixels(image, self.resize.channels, keys[position])
+            for pixels in self._ways(upright):
+                resized, _ = self.resize.apply(pixels)
+                same_width = waiting[resized.shape[1]]
+                same_width.append((position, resized, (pixels.shape[1], pixels.shape[0])))
+                if len(same_width) == batch_size:
+                    self._read_batch(waiting.pop(resized.shape[1]), keys, found)
         for rest in waiting.values():
             self._read_batch(rest, keys, found)
         return found
+
+    def _ways(self, image: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+        """Return a picture as it is and, where it is to be read turned as well, those."""
+        both = self.both_ways and self.task.reads_on_its_side and is_tall(image.shape[1], image.shape[0])
+        return [image, *turned(image)] if both else [image]
 
     def _read_batch(
         self,
@@ -172,7 +182,7 @@ class BaseReader(ABC):
         refuse_nan(outputs)
         predictions = self.decoder.decode(outputs, np.array(sizes, np.int32))
         for position, prediction in zip(positions, predictions, strict=True):
-            found[position] = with_key(prediction, keys[position])
+            found[position] = surer(self.task, found[position], with_key(prediction, keys[position]))
 
 
 def with_key(prediction: Prediction, key: str) -> Prediction:

@@ -177,6 +177,8 @@ class Task(ABC):
         profiles: other ways to name them, by the value of `export.profile`.
         columns: what `prediction_row` gives, by name; predictions.csv of `evaluate` has them after set and key.
         prediction_fields: the keys of `Prediction.as_dict`.
+        reads_on_its_side: whether a picture much higher than wide may hold something that lies on its side, so that it
+            is read turned as well; needs `sureness`.
         folder_format: the label format that a folder without a label file is taken for where it can be; empty: none.
     """
 
@@ -187,6 +189,7 @@ class Task(ABC):
     profiles: ClassVar[Mapping[str, GraphProfile]] = {}
     columns: ClassVar[tuple[str, ...]]
     prediction_fields: ClassVar[tuple[str, ...]]
+    reads_on_its_side: ClassVar[bool] = False
     folder_format: ClassVar[str] = ""
 
     def __init__(self, model: ModelSpec) -> None:
@@ -314,6 +317,10 @@ class Task(ABC):
         if section.beam_width > 1 or section.lexicon:
             raise ConfigError(f"beam_width and lexicon are for text, and this model is a {self.noun}")
         return self.plain_decoder()
+
+    def sureness(self, prediction: Prediction) -> float | None:
+        """Return how sure an answer is, by which answers for one picture are compared; None where a task has none."""
+        return None
 
     def check_outputs(self, outputs: Outputs, batch: int, where: str) -> None:
         """Refuse outputs of a graph that is not the one its header describes.

@@ -75,6 +75,7 @@ class Recognition(Task):
     }
     columns = ("truth", "text", "confidence", "distance")
     prediction_fields = ("text", "confidence")
+    reads_on_its_side = True
 
     def __init__(
         self, model: ModelSpec, charset: Charset, max_label_length: int, normalise: Sequence[str] = ()
@@ -184,6 +185,11 @@ class Recognition(Task):
         """Return the decoder that `beam_width` and `lexicon` ask for."""
         words: Iterable[str] | None = read_words(section.lexicon) if section.lexicon else None
         return self.decoder(beam_width=section.beam_width, words=words)
+
+    def sureness(self, prediction: Prediction) -> float:
+        """Return the mean confidence of a character (geometric): a long text is not less sure for being long."""
+        assert isinstance(prediction, Reading)
+        return float(prediction.confidence ** (1 / max(1, len(prediction.text))))
 
     def check_outputs(self, outputs: Outputs, batch: int, where: str) -> None:
         """Refuse classes that the header does not know, too."""
