@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inkmill.cli.predictions import write_predictions
-from inkmill.errors import DataError
+from inkmill.errors import DataError, OutputError
 from inkmill.tasks.recognition.decoder import Reading
 
 FIELDS = ("text", "confidence")
@@ -62,3 +62,27 @@ def test_a_file_name_that_is_not_valid_unicode_costs_no_reading(kind: str, tmp_p
     lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(READINGS) + 1 + (kind == "csv")
     assert kind == "csv" or json.loads(lines[0])["file"] == name
+
+
+def test_tsv_holds_what_was_read_between_tabs_unquoted(tmp_path: Path) -> None:
+    write_predictions([*READINGS, Reading("q", 0.5, "a\tb\n.png")], FIELDS, "tsv", tmp_path / "out.tsv")
+    lines = (tmp_path / "out.tsv").read_text(encoding="utf-8").split("\n")
+    assert lines[:2] == ["file\ttext\tconfidence", 'x.png\ta,"b\t0.9877']
+    assert lines[4:] == ["a\\tb\\n.png\tq\t0.5000", ""]
+
+
+@pytest.mark.parametrize("kind", ["table", "csv", "tsv", "jsonl"])
+def test_a_file_of_the_users_is_not_replaced_unless_told_and_one_of_ours_is(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "labels.tsv"
+    file.write_text("x.png\tmy label\n")
+    with pytest.raises(OutputError, match=r"labels\.tsv is there, and holds no predictions: .* --overwrite"):
+        write_predictions(READINGS, FIELDS, kind, file)
+    assert file.read_text() == "x.png\tmy label\n"
+    write_predictions(READINGS, FIELDS, kind, file, overwrite=True)
+    write_predictions(READINGS[:1], FIELDS, kind, file)
+    assert "y.png" not in file.read_text()
+
+
+def test_a_device_is_not_replaced() -> None:
+    with pytest.raises(OutputError, match="/dev/null: it is a device; a regular file was expected"):
+        write_predictions(READINGS, FIELDS, "csv", Path("/dev/null"))

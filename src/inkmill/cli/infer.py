@@ -16,6 +16,7 @@ class Format(StrEnum):
 
     table = "table"
     csv = "csv"
+    tsv = "tsv"
     jsonl = "jsonl"
 
 
@@ -30,6 +31,9 @@ def infer(
         typer.Option("--format", help="Default: by the suffix of -o, else a table.", show_default=False),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here, whole or not at all.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE even if it holds no predictions.")
+    ] = False,
 ) -> None:
     """Read images: the text of each, and a confidence from 0 to 1.
 
@@ -50,7 +54,7 @@ def infer(
     fields, predictions = run(
         loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True)
     )
-    write_predictions(predictions, fields, kind or _by_suffix(output), output)
+    write_predictions(predictions, fields, kind or _by_suffix(output), output, overwrite=overwrite)
     for problem in problems:
         typer.echo(f"inkmill: {problem}", err=True)
     if problems:
@@ -58,5 +62,5 @@ def infer(
 
 
 def _by_suffix(output: Path | None) -> Format:
-    known = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl}
+    known = {".csv": Format.csv, ".tsv": Format.tsv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl}
     return known.get(output.suffix.lower(), Format.table) if output else Format.table

@@ -1,6 +1,6 @@
-"""Predictions as a table for people, as CSV or as JSON lines for programs; on the screen or in a file.
+"""Predictions as a table for people, as CSV, TSV or JSON lines for programs; on the screen or in a file.
 
-CSV and JSON lines go out, always as UTF-8, while reading continues: a pipe sees the first lines after one batch.
+CSV, TSV and JSON lines go out, always as UTF-8, while reading continues: a pipe sees the first lines after one batch.
 """
 
 from __future__ import annotations
@@ -17,28 +17,42 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from inkmill.files import atomic_path
+from inkmill.errors import OutputError
+from inkmill.files import atomic_path, explain, open_data
 from inkmill.tasks.base import Prediction
 
 _UNCUT = 1_000_000
 """Columns of a table that no terminal shows."""
+_CORNER = "\u250f"
+"""What a table begins with."""
+_ENDS = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+"""What would end a cell of a TSV, which only names of files can hold."""
 _NAMES = "backslashreplace"  # a file name need not be valid Unicode, and must not cost the other predictions
 
 
 def write_predictions(
-    predictions: Iterable[Prediction], fields: Sequence[str], kind: str, output: Path | None = None
+    predictions: Iterable[Prediction],
+    fields: Sequence[str],
+    kind: str,
+    output: Path | None = None,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write predictions to a file, or to the standard output.
 
     Args:
         predictions: any number of them.
         fields: the keys of `Prediction.as_dict`: the columns after the file's.
-        kind: table, csv (file,text,confidence for a text reader) or jsonl (one object with the same keys a line).
+        kind: table, csv (file,text,confidence for a text reader), tsv (the same between TABs, nothing quoted) or jsonl
+            (one object with the same keys a line).
         output: the file; it is written whole or not at all.
+        overwrite: replace a file that holds something else than predictions.
 
     Raises:
-        OutputError: the file cannot be written.
+        OutputError: the file cannot be written, or is not one of this function's.
     """
+    if output is not None:
+        _check_place(output, fields, overwrite)
     if output is None:
         sys.stdout.flush()
         if isinstance(sys.stdout, io.TextIOWrapper) and kind != "table":
@@ -50,7 +64,26 @@ def write_predictions(
 
 
 def _write(predictions: Iterable[Prediction], fields: Sequence[str], kind: str, file: TextIO) -> None:
-    {"table": _write_table, "csv": _write_csv, "jsonl": _write_jsonl}[kind](predictions, fields, file)
+    write = {"table": _write_table, "csv": _write_csv, "tsv": _write_tsv, "jsonl": _write_jsonl}[kind]
+    write(predictions, fields, file)
+
+
+def _check_place(output: Path, fields: Sequence[str], overwrite: bool) -> None:
+    """Refuse to replace what was not written by this file, as a label file of the user's, which would be lost."""
+    if not output.exists():
+        return
+    try:
+        with open_data(output) as file:
+            head = file.readline(4096)
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {explain(error)}") from error
+    names = ("file", *fields)
+    begins = (",".join(names), "\t".join(names), '{"file": ', _CORNER)
+    ours = any(head.startswith(begin.encode()) for begin in begins)
+    if head and not ours and not overwrite:
+        raise OutputError(
+            f"{output} is there, and holds no predictions: name another file, or replace it with --overwrite"
+        )
 
 
 def _write_table(predictions: Iterable[Prediction], fields: Sequence[str], file: TextIO) -> None:
@@ -68,6 +101,13 @@ def _write_csv(predictions: Iterable[Prediction], fields: Sequence[str], file: T
     writer.writerow(("file", *fields))
     for prediction in predictions:
         writer.writerow((prediction.key, *map(_cell, prediction.as_dict().values())))
+
+
+def _write_tsv(predictions: Iterable[Prediction], fields: Sequence[str], file: TextIO) -> None:
+    file.write("\t".join(("file", *fields)) + "\n")
+    for prediction in predictions:
+        cells = (prediction.key, *map(_cell, prediction.as_dict().values()))
+        file.write("\t".join(cell.translate(_ENDS) for cell in cells) + "\n")
 
 
 def _write_jsonl(predictions: Iterable[Prediction], fields: Sequence[str], file: TextIO) -> None:
