@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inkmill import crypt
-from inkmill.crypt import MAGIC, Key, find_key, read_plain, without_secret
+from inkmill.crypt import MAGIC, Key, find_key, read_plain, sealed, told, without_secret
 from inkmill.errors import ConfigError, ModelFileError
 
 KEY = Key("correct horse")
@@ -81,3 +81,19 @@ def test_a_key_is_neither_printed_nor_pickled_nor_written_down() -> None:
     assert without_secret("correct horse") == crypt.NOT_STORED
     assert without_secret("env:INK") == "env:INK"
     assert without_secret(None) is None
+
+
+def test_the_value_of_taos_templates_writes_plain_files_and_opens_encrypted_ones(tmp_path: Path) -> None:
+    key = find_key("nvidia_tao")
+    assert key is not None
+    assert sealed(b"weights", key) == b"weights"
+    (tmp_path / "old").write_bytes(key.encrypt(b"weights"))
+    assert read_plain(tmp_path / "old", key) == b"weights"
+    assert told(key).startswith(
+        "model files are written plain: encryption_key=nvidia_tao is the value of TAO's templates"
+    )
+    assert sealed(b"weights", KEY).startswith(MAGIC)
+    assert told(KEY) == (
+        "model files are written encrypted (encryption_key): whoever is to read them needs inkmill and this key"
+    )
+    assert told(None) == ""

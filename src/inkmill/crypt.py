@@ -30,6 +30,10 @@ NOT_STORED = "(not stored)"
 SETTING = "encryption_key"
 """The key of a spec that may hold one."""
 
+TEMPLATE = "nvidia_tao"
+"""What stands in every spec template of TAO. Everyone knows it, and TAO's own files are not encrypted with it, so files
+are written plain; it still opens what was encrypted with it."""
+
 _HEADER = struct.Struct("<8sBBBB16s12s")
 _VERSION, _TAG_BYTES = 1, 16
 _MAX_BYTES = 8 << 30  # of a model file that is held in memory
@@ -57,6 +61,7 @@ class Key:
             import cryptography  # noqa: F401 - said now, not after an epoch
         except ModuleNotFoundError as error:
             raise MissingExtraError("cryptography", "train", "an encryption key") from error
+        self.writes_plain = passphrase == TEMPLATE
         self._passphrase = passphrase.encode("utf-8", "surrogateescape")  # from the environment: any bytes
         self._salt = os.urandom(16)  # one a process: scrypt is slow, and training writes many files
         self._derived: dict[tuple[int, int, int, bytes], bytes] = {}
@@ -150,8 +155,20 @@ def without_secret(given: str | None) -> str | None:
 
 
 def sealed(content: bytes, key: Key | None) -> bytes:
-    """Return what a file is to hold: the content, encrypted where there is a key."""
-    return content if key is None else key.encrypt(content)
+    """Return what a file is to hold: the content, encrypted where there is a key of one's own."""
+    return content if key is None or key.writes_plain else key.encrypt(content)
+
+
+def told(key: Key | None) -> str:
+    """Return the line that a verb which writes model files prints of their encryption; empty without a key."""
+    if key is None:
+        return ""
+    if key.writes_plain:
+        return (
+            f"model files are written plain: {SETTING}={TEMPLATE} is the value of TAO's templates, which everyone "
+            "knows; another passphrase encrypts them"
+        )
+    return f"model files are written encrypted ({SETTING}): whoever is to read them needs inkmill and this key"
 
 
 def is_encrypted(path: Path) -> bool:

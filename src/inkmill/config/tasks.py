@@ -118,7 +118,8 @@ class ExportSpec(Section):
     gpu_id: int = Field(0, ge=0)
     """Which GPU."""
     onnx_file: str | None = None
-    """The ONNX file to write."""
+    """The ONNX file to write; without one it has the checkpoint's name with .onnx and lies in export.results_dir, or
+    beside the checkpoint."""
     probabilities: bool = False
     """Add a third output, the probability of every class at every step, for beam search and lexicons; nvOCDR and TAO
     Deploy take files without it."""

@@ -21,7 +21,7 @@ from inkmill.config.results import Results, open_results, results_folder
 from inkmill.config.spec import Spec
 from inkmill.config.stages import stages_of
 from inkmill.config.train import TrainSpec
-from inkmill.crypt import Key, find_key
+from inkmill.crypt import Key, find_key, told
 from inkmill.data.loaders import Stats
 from inkmill.errors import ConfigError, ModelFileError, TrainingError
 from inkmill.files import write_json_atomic
@@ -127,6 +127,8 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         say("wandb is accepted and has no effect here")
     # 1. What does the run resume from? Nothing, where it starts.
     key = find_key(spec.encryption_key)
+    if line := told(key):
+        say(line)
     checkpoint, state = choose(folder, spec.train.resume_training_checkpoint_path, key)
     seed = _seed(spec, fabric, state, say)
     # 2. Data and task. Rank 0 checks the data and keeps the verdict, the others read it.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from rich.console import Console
 
 import inkmill
 from inkmill.config.load import load_spec
@@ -255,3 +257,13 @@ def test_the_model_itself_is_not_overwritten_and_the_name_ends_in_onnx(tmp_path:
         with pytest.raises(ConfigError, match=r"expected a name that ends in \.onnx"):
             export(spec)
     assert checkpoint.read_bytes() == before
+
+
+def test_the_file_goes_to_the_folder_of_export_and_a_line_tells_of_its_key(tmp_path: Path) -> None:
+    spec = untrained(tmp_path, "model.sequence=none")
+    spec.export.onnx_file, spec.export.results_dir, spec.encryption_key = None, str(tmp_path / "there"), "nvidia_tao"
+    said = io.StringIO()
+    path = export(spec, console=Console(file=said, width=300), crops=3)
+    assert path == tmp_path / "there" / Path(str(spec.export.checkpoint)).with_suffix(".onnx").name
+    assert inkmill.load(path, "cpu").task.name == "recognition"  # without a key
+    assert "model files are written plain" in said.getvalue()

@@ -17,7 +17,7 @@ from rich.console import Console
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import find_key
+from inkmill.crypt import find_key, told
 from inkmill.deploy.export.graph import OPSET, record
 from inkmill.deploy.export.paddle import RAPIDOCR_HEIGHT, refuse_unfit, resized_twice
 from inkmill.deploy.export.parity import HALF_SHARE, INT8_SHARE, TOLERANCE, Parity, compare
@@ -46,7 +46,8 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
     """Write `export.onnx_file` and the figures (metrics.json), and return the file's path.
 
     Args:
-        spec: `export.checkpoint` is needed; the file's name is the checkpoint's with .onnx unless onnx_file is given.
+        spec: `export.checkpoint` is needed; the file's name is the checkpoint's with .onnx unless onnx_file is given,
+            in export.results_dir where that is given, else beside the checkpoint.
             The sets that it names give the images that torch and the file both read.
         console: where one line goes.
         crops: how many images both read, at most.
@@ -60,6 +61,8 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
     checkpoint = Path(require(spec, "export.checkpoint", "export"))
     path = _output_path(spec, checkpoint)
     with open_results(spec, "export") as results:
+        if line := told(key):
+            print_line(console, line)
         # 1. The model, and what it is verified on.
         reader = TorchReader.load(checkpoint, "cpu", key)
         outputs = _outputs(reader, spec, checkpoint)
@@ -100,7 +103,10 @@ def _output_path(spec: Spec, checkpoint: Path) -> Path:
     if checkpoint.suffix == ".onnx":
         raise ConfigError(f"{checkpoint} is exported already; give the .safetensors or .pth file that it was made from")
     default = checkpoint.with_suffix(".onnx").name
-    return output_path("export.onnx_file", spec.export.onnx_file, checkpoint, default, (".onnx",))
+    wanted = spec.export.onnx_file
+    if not wanted and spec.export.results_dir:  # named for this verb alone: there the file is looked for
+        wanted = str(Path(spec.export.results_dir) / default)
+    return output_path("export.onnx_file", wanted, checkpoint, default, (".onnx",))
 
 
 def _outputs(reader: TorchReader, spec: Spec, checkpoint: Path) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.config.tasks import PruneSetting
-from inkmill.crypt import Key, find_key, sealed
+from inkmill.crypt import Key, find_key, sealed, told
 from inkmill.deploy.outputs import comparison_table, mebibytes, output_path, print_line, speed_rows, with_step
 from inkmill.deploy.prune.channels import PrunedLayer, prune_model
 from inkmill.errors import ConfigError
@@ -53,6 +53,8 @@ def prune(spec: Spec, *, console: Console | None = None) -> Path:
     path = output_path("prune.pruned_file", spec.prune.pruned_file, checkpoint, default, (".safetensors", ".pth"))
     device = _device(spec.prune.gpu_id)
     with open_results(spec, "prune") as results:
+        if line := told(key):
+            print_line(console, line)
         # 1. The whole reader; a copy of it is pruned.
         whole, header = load_model(checkpoint, device, key)
         _refuse(whole, header, checkpoint)

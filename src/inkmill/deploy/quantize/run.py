@@ -18,7 +18,7 @@ from rich.console import Console
 from inkmill.config.load import require
 from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import find_key, read_plain
+from inkmill.crypt import find_key, read_plain, told
 from inkmill.data.jobs.sample import SampleSet, read_resized
 from inkmill.deploy.export.parity import answers_of
 from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
@@ -55,6 +55,8 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
     path = output_path("quantize.quantized_file", spec.quantize.quantized_file, given, default, (".onnx",))
     key = find_key(spec.encryption_key)
     with open_results(spec, "quantize") as results:
+        if line := told(key):
+            print_line(console, line)
         # 1. The float reader and its graph; a model of `train` is exported first.
         float_file = results.folder / "float.onnx"
         source = given if given.suffix == ".onnx" else exported(spec, given, float_file, console)

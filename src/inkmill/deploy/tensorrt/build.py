@@ -16,7 +16,7 @@ from rich.console import Console
 from inkmill.config.load import require
 from inkmill.config.results import Results, open_results
 from inkmill.config.spec import Spec
-from inkmill.crypt import Key, find_key, sealed
+from inkmill.crypt import Key, find_key, sealed, told
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.deploy.export.parity import HALF_SHARE, Parity, compare
 from inkmill.deploy.outputs import exported, mebibytes, output_path, print_line, with_step, write_companions
@@ -57,6 +57,8 @@ def build_engine(spec: Spec, *, console: Console | None = None, progress: Progre
         print_line(console, line)
 
     with open_results(spec, "engine") as results:
+        if line := told(key):
+            print_line(console, line)
         # 1. What can be refused without TensorRT; a model of `train` is exported first.
         is_trained = given.suffix in (".safetensors", ".pth")
         onnx_file = exported(spec, given, results.folder / "reader.onnx", console) if is_trained else given
