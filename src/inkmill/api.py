@@ -19,19 +19,22 @@ __all__ = ["Reading", "evaluate", "load", "read", "train"]
 
 
 def load(
-    path: str | Path, device: str | None = None, *, encryption_key: str | None = None, **decoding: Any
+    path: str | Path | None = None, device: str | None = None, *, encryption_key: str | None = None, **decoding: Any
 ) -> BaseReader:
     """Return the reader of a model file: `inkmill.load("best_accuracy.safetensors").read(["a.png"])`.
 
+    Without a file, `inkmill.load().read(["a.png"])`, it is the text reader that the package carries.
+
     Args:
         path: a .safetensors or .pth file of `inkmill train`, which needs torch, or a .onnx file of `inkmill export`,
-            which does not.
+            which does not; None for the reader that the package carries.
         device: "cpu" or "cuda"; by default the GPU where there is one.
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
         decoding: how predictions are chosen, options of the model's task. A text reader takes `beam_width`, of CTC's
             prefix beam search (1 is greedy), and `words`, the only texts that may be read (a lexicon).
 
     Raises:
+        InkmillError: no path, and this installation carries no reader.
         ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         MissingExtraError: a torch file, and torch is not installed.
         ConfigError: no such device; an option that the task or this model does not have.

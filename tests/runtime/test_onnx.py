@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import inkmill
+from inkmill import weights
+from inkmill.cli.main import run
 from inkmill.config.load import load_spec
 from inkmill.deploy.export.run import export
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
@@ -41,6 +43,16 @@ def test_threads_share_one_reader(folder: Path, images: list[Path]) -> None:
         assert [reading.text for reading in readings] == [reading.text for reading in alone[number % 3 :]]
     assert "ONNX Runtime" in reader.runs_on
     assert "the CPU" in reader.runs_on
+
+
+def test_without_a_file_the_packages_own_reader_reads(
+    folder: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weights, "FOLDER", folder)
+    expected = Reader(folder / "reader.onnx").read(images[:3])
+    assert Reader().read(images[:3]) == inkmill.load().read(images[:3]) == expected
+    assert run(["infer", str(images[0]), "--format", "csv"]) == 0
+    assert expected[0].text in capsys.readouterr().out
 
 
 def test_it_starts_no_more_threads_than_it_may_use_cores(folder: Path) -> None:

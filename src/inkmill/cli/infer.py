@@ -23,7 +23,10 @@ class Format(StrEnum):
 def infer(
     given: Annotated[
         list[str] | None,
-        arguments("MODEL | IMAGE | ", "The model, then images: files, folders, globs, @list.txt."),
+        arguments(
+            "MODEL | IMAGE | ",
+            "The model (without one: the package's own reader), then images: files, folders, globs, @list.txt.",
+        ),
     ] = None,
     spec: SpecFile = None,
     kind: Annotated[
@@ -39,11 +42,8 @@ def infer(
 
     The exit code is 1 when an image could not be read; the others are.
     """
-    from inkmill.config.load import require
-
     model, images, overrides = split_model(given)
     loaded = load(spec, overrides, inference__checkpoint=model)
-    require(loaded, "inference.checkpoint", "infer")
     if loaded.inference.trt_engine:
         typer.echo("inkmill: inference.trt_engine has no effect here: inference.checkpoint is what reads", err=True)
 

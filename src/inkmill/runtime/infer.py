@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from inkmill.config.load import require
+from inkmill import weights
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, make_loader
 from inkmill.data.pipeline.decode import image_size
@@ -31,7 +31,8 @@ def infer(
     """Read images.
 
     Args:
-        spec: `inference.checkpoint` is needed; `inference.inference_dataset_dir` is read too.
+        spec: without `inference.checkpoint` the reader that the package carries reads;
+            `inference.inference_dataset_dir` is read too.
         images: files, folders (searched recursively), globs, and lists of them (`@list.txt`, one a line).
         problems: gets one sentence for each image that could not be read; without it the first is raised.
         say: gets a line: what reads and where; and how many pictures look like something that the model does not read.
@@ -40,10 +41,10 @@ def infer(
         The fields of a prediction, and the predictions in order, read while they are taken.
 
     Raises:
-        InkmillError: no model, or nothing to read.
+        InkmillError: no model, and none in the package; or nothing to read.
     """
     settings = spec.inference
-    checkpoint = require(spec, "inference.checkpoint", "infer")
+    checkpoint = settings.checkpoint or str(weights.path("reader"))
     asked = [*images, *([settings.inference_dataset_dir] if settings.inference_dataset_dir else [])]
     if not asked:
         raise ConfigError("infer needs images: give files, folders or globs, or inference.inference_dataset_dir")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill import weights
 from inkmill.crypt import Key, find_key, read_plain
 from inkmill.errors import ConfigError, MissingExtraError, ModelFileError, first_line
 from inkmill.machine import physical_cores
@@ -31,26 +32,28 @@ class OnnxReader(BaseReader):
     """Reads with ONNX Runtime; several threads may use one reader.
 
     Args:
-        path: a .onnx file of `inkmill export`.
+        path: a .onnx file of `inkmill export`; None for the text reader that the package carries.
         device: "cpu" or "cuda"; by default the GPU where onnxruntime-gpu is installed and finds one.
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
         decoding: options of the task's decoder, as for `inkmill.load`.
         threads: of one batch on the CPU; by default as many as there are cores that this process may use.
 
     Raises:
+        InkmillError: no path, and this installation carries no reader.
         ModelFileError: missing, damaged, encrypted with another key, or without a header.
         ConfigError: no such device, or a decoder that needs outputs which this file does not give.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | None = None,
         device: str | None = None,
         *,
         encryption_key: str | Key | None = None,
         threads: int | None = None,
         **decoding: Any,
     ) -> None:
+        path = weights.path("reader") if path is None else path
         self._where = str(path)
         content = file_content(Path(path), encryption_key)
         metadata, has_half = read_outline(content, self._where)

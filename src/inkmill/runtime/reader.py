@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill import weights
 from inkmill.crypt import find_key
 from inkmill.data.pipeline.decode import decode, from_array, turn
 from inkmill.data.sources.base import read_image
@@ -190,21 +191,24 @@ def with_key(prediction: Prediction, key: str) -> Prediction:
     return replace(prediction, key=key)  # type: ignore[type-var]
 
 
-def load_reader(path: str | Path, device: str | None = None, encryption_key: str | None = None) -> BaseReader:
+def load_reader(
+    path: str | Path | None = None, device: str | None = None, encryption_key: str | None = None
+) -> BaseReader:
     """Return the reader of a model file, whatever its task.
 
     Args:
         path: a .safetensors or .pth file of `inkmill train`, which needs torch, or a .onnx file of `inkmill export`,
-            which does not.
+            which does not; None for the text reader that the package carries.
         device: "cpu" or "cuda"; by default the GPU where there is one.
         encryption_key: of an encrypted file: env:NAME, file:PATH or the passphrase.
 
     Raises:
+        InkmillError: no path, and this installation carries no reader.
         ModelFileError: missing, damaged, encrypted with another key, or not written by inkmill.
         MissingExtraError: a torch file, and torch is not installed.
         ConfigError: no such device.
     """
-    path = Path(path)
+    path = weights.path("reader") if path is None else Path(path)
     if path.suffix == ".onnx":
         from inkmill.runtime.onnx import OnnxReader
 
