@@ -11,8 +11,9 @@ from inkmill.data.augment.ops import OPS, load_preset, parse_ops, preset_names
 
 # Largest mean and largest single difference between OpenCV and torch, in shades of 255. OpenCV rounds to whole shades
 # after each change, torch once at the end. In JPEG a coefficient that lies between two steps may fall to either side.
-ROUNDING, JPEG = (0.06, 2), (0.5, 40)
-ONE_BY_ONE = {name: JPEG if name == "jpeg" else ROUNDING for name in OPS.names() if name != "group"}
+# Shrinking rounds twice, and OpenCV's filters have weights of eleven bits.
+ROUNDING, SHRINKING, JPEG = (0.06, 2), (0.25, 2), (0.5, 40)
+ONE_BY_ONE = {name: {"jpeg": JPEG, "shrink": SHRINKING}.get(name, ROUNDING) for name in OPS.names() if name != "group"}
 PRESETS = {"tao": (0.1, 2), "captcha": (0.1, 3), "lib_ocr": (0.3, 3), "scene_text": (0.4, 60)}
 
 
@@ -85,6 +86,40 @@ def test_a_blur_is_the_gaussian_it_says(crops: dict[int, np.ndarray]) -> None:
     y, x = np.mgrid[-16:17, -16:17]
     gaussian = 255 * np.exp(-(x**2 + y**2) / (2 * 1.5**2)) / (2 * np.pi * 1.5**2)
     assert np.abs(blurred - gaussian).max() <= 1
+
+
+def test_shrinking_leaves_no_more_detail_than_the_size_in_between_has() -> None:
+    stripes = np.zeros((16, 32, 128, 1), np.uint8)
+    stripes[:, :, ::2] = 255
+    params = sampled(stripes, {"op": "shrink", "factor": 0.25})
+    averaged = apply_cv(stripes, params)[params.part("shrink")[:, 1] == 3]  # by area
+    assert len(averaged)
+    assert np.abs(averaged.astype(int) - 127).max() <= 2
+    assert np.array_equal(apply_cv(stripes, sampled(stripes, {"op": "shrink", "factor": 1})), stripes)
+
+
+@pytest.mark.parametrize("length", [1.5, 6.0])
+def test_a_motion_blur_is_a_line_of_its_length_and_keeps_brightness(length: float) -> None:
+    point = np.zeros((32, 33, 33, 1), np.uint8)
+    point[:, 16, 16] = 255
+    moved = apply_cv(point, sampled(point, {"op": "motion_blur", "length": length})).astype(float)[..., 0]
+    assert moved.sum(axis=(1, 2)) == pytest.approx(255, rel=0.05)
+    y, x = np.mgrid[-16:17, -16:17]
+    spread = np.sqrt((moved * (x**2 + y**2)).sum(axis=(1, 2)) / moved.sum(axis=(1, 2)))
+    # A uniform line has a deviation of length / sqrt(12); the pixels themselves add some.
+    assert np.abs(spread - length / np.sqrt(12)).max() < 0.55
+    along = (moved * x * y).sum(axis=(1, 2))
+    assert along.min() < 0 < along.max()  # in every direction
+
+
+def test_illumination_is_a_ramp_that_leaves_the_middle() -> None:
+    gray = np.full((16, 33, 65, 3), 100, np.uint8)
+    lit = apply_cv(gray, sampled(gray, {"op": "illumination", "strength": 0.5}))[..., 0].astype(float)
+    assert (lit[:, 16, 32] == 100).all()
+    corners = lit[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert corners.max(axis=1).min() == pytest.approx(150, abs=3)
+    assert corners.max() <= 151
+    assert (corners.max(axis=1) + corners.min(axis=1)) == pytest.approx(200, abs=2)
 
 
 def test_noise_has_its_standard_deviation_and_differs_between_images() -> None:

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.params import AugmentParams, Floats, gray_gain
+from inkmill.data.augment.params import FILTERS, AugmentParams, Floats, gray_gain
 from inkmill.data.augment.random_numbers import NOISE_RING, NOISE_UNIT, noise_ring
 
 Images = NDArray[np.uint8]
@@ -42,6 +42,30 @@ def apply_cv(images: Images, params: AugmentParams) -> Images:
         for row in np.flatnonzero(needed).tolist():
             out[row] = step(out[row], row).reshape(out[row].shape)
     return out
+
+
+def _shrink(params: AugmentParams, channels: int) -> Step:
+    shrink = _required(params.part("shrink"))
+    return shrink[:, 0] > 0, lambda image, row: shrink_one(image, shrink[row])
+
+
+def shrink_one(image: Images, numbers: Floats) -> Images:
+    """Make one image smaller and as large again, by the three numbers of `params`."""
+    height, width = image.shape[:2]
+    smaller, larger = numbers[1:].astype(int).tolist()
+    rows, columns = np.maximum(np.rint(numbers[0] * np.array([height, width], np.float32)), 1).astype(int).tolist()
+    small = _resized(image, columns, rows, smaller)
+    return _resized(small, width, height, larger).reshape(image.shape)
+
+
+def _resized(image: Images, width: int, height: int, kind: int) -> Images:
+    """Resize an image by one of `params.FILTERS`."""
+    if FILTERS[kind] == "nearest":  # OpenCV's own rounds places that lie right between two pixels to either side
+        rows = (2 * np.arange(height) + 1) * image.shape[0] // (2 * height)
+        columns = (2 * np.arange(width) + 1) * image.shape[1] // (2 * width)
+        return cast(Images, image[rows[:, None], columns])
+    flags = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "area": cv2.INTER_AREA}
+    return cast(Images, cv2.resize(image, (width, height), interpolation=flags[FILTERS[kind]]))
 
 
 def _warp(params: AugmentParams, channels: int) -> Step:
@@ -82,6 +106,52 @@ def source_places(matrix: Floats, waves: Floats, height: int, width: int) -> tup
     source_x = (matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]) / w
     source_y = (matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]) / w
     return source_x, source_y
+
+
+def _motion(params: AugmentParams, channels: int) -> Step:
+    motion = _required(params.part("motion"))
+    kernels = line_kernels(motion[:, 0], motion[:, 1], params.layout.motion_radius)
+
+    def move(image: Images, row: int) -> Images:
+        return cast(Images, cv2.filter2D(image, -1, kernels[row], borderType=cv2.BORDER_REPLICATE))
+
+    return motion[:, 0] > 0, move
+
+
+def line_kernels(length: Floats, angle: Floats, radius: int) -> Floats:
+    """Return the kernels of motion blurs, float32 (B, 2 radius + 1, 2 radius + 1): the mean of points along a line.
+
+    Args:
+        length: (B,), of the lines in pixels.
+        angle: (B,), their directions in radians.
+        radius: half the longest length, in whole pixels.
+    """
+    place = np.arange(-radius, radius + 1, dtype=np.float32)
+    along = np.linspace(-0.5, 0.5, 2 * radius + 1, dtype=np.float32)[:, None] * length  # (points, B)
+    # A point between pixels is shared among the four around it, by how near they are: a tent along each axis.
+    across, down = (
+        np.maximum(1 - np.abs(place - (along * direction)[:, :, None]), 0)
+        for direction in (np.cos(angle), np.sin(angle))
+    )
+    return cast(Floats, np.einsum("pby,pbx->byx", down, across) / np.float32(len(along)))
+
+
+def _light(params: AugmentParams, channels: int) -> Step:
+    light = _required(params.part("light"))
+    needed = (light != 0).any(axis=1)
+    gains = light_gains(light, params.height, params.width)
+
+    def lit(image: Images, row: int) -> Images:
+        return cast(Images, cv2.multiply(image, np.repeat(gains[row], channels, axis=2), dtype=cv2.CV_8U))
+
+    return needed, lit
+
+
+def light_gains(light: Floats, height: int, width: int) -> Floats:
+    """Return what the brightness of each pixel is multiplied by, float32 (B, height, width, 1)."""
+    x, y = (((np.arange(side, dtype=np.float32) + 0.5) * 2 / side - 1) for side in (width, height))
+    across, down = light[:, 0, None, None], light[:, 1, None, None]
+    return cast(Floats, (1 + across * x + down * y[:, None])[..., None])
 
 
 def _blur(params: AugmentParams, channels: int) -> Step:
@@ -150,7 +220,10 @@ def _required(part: Floats | None) -> Floats:
 
 
 _PASSES: dict[str, Callable[[AugmentParams, int], Step]] = {
+    "shrink": _shrink,
     "warp": _warp,
+    "motion": _motion,
+    "light": _light,
     "blur": _blur,
     "colour": _colour,
     "noise": _noise,

@@ -69,6 +69,14 @@ class Op(Section):
     """Probability that an image gets this op."""
 
 
+@OPS.register("shrink")
+class Shrink(Op):
+    """Lose resolution, as small and distant text does: made smaller and as large again, each with a random filter."""
+
+    factor: Annotated[Range, _limits(0.01, 1)] = (0.1, 1)
+    """Of the size in between, the same for both axes; 1 changes nothing."""
+
+
 @OPS.register("rotate")
 class Rotate(Op):
     """Turn about the centre, to either side."""
@@ -206,6 +214,22 @@ class Blur(Op):
     def largest(self) -> float:
         """The largest sigma that can be sampled."""
         return max(self.choices, default=self.sigma[1])
+
+
+@OPS.register("motion_blur")
+class MotionBlur(Op):
+    """Blur along a straight line in any direction, as a moving camera does."""
+
+    length: Annotated[Range, _limits(0, 32)] = (2, 8)
+    """Length of the line in pixels of the model's input."""
+
+
+@OPS.register("illumination")
+class Illumination(Op):
+    """Light that comes from one side: brightness rises linearly across the image, in any direction."""
+
+    strength: Annotated[Range, _limits(0, 1)] = (0.1, 0.5)
+    """Brightness is multiplied by 1 + this in the corner that gets most light, and by 1 - this in the opposite one."""
 
 
 @OPS.register("noise")

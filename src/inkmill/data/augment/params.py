@@ -1,11 +1,14 @@
 """Augmentation parameters: for each image of a batch a row of float32 numbers, the same for every engine.
 
+    shrink    size in between as a share (0 for none), filter to make smaller, filter to make larger (`FILTERS`)
     space     3x3 matrix from a pixel of the output to the place in the input that it shows, (x, y, 1) in pixels with
               centres at whole numbers. This direction, because engines walk over the output and fetch; polygons, which
               go the other way, use the inverse (see `polygons`).
     waves     K x 5: displacement x, displacement y (pixels), frequency x, frequency y (radians a pixel), phase. A pixel
               of the output is first moved by the sum of displacement * sin(frequency . pixel + phase), then mapped by
               `space`.
+    motion    length of a line in pixels (0 for none), its direction in radians
+    light     by how much brightness rises, as a share of it, from the middle to the right and to the lower edge
     blur      sigma of a Gaussian, pixels
     colour    3x4 matrix from RGB and 1 to RGB, in 0..255
     noise     standard deviation, first place in the noise ring (`random_numbers.noise_ring`)
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-SUBSET_PASSES = ("blur", "jpeg")
+FILTERS = ("nearest", "linear", "cubic", "area")
+"""Filters of `shrink`, by their numbers: OpenCV's, `area` only to make smaller."""
+
+SUBSET_PASSES = ("shrink", "motion", "blur", "jpeg")
 """Passes that cost so much that torch runs them on the images that need one, not on the whole batch."""
 
 
@@ -40,16 +46,20 @@ class ParamLayout:
     """Which columns the parameters have; fixed by the spec, and so the same for every batch.
 
     Attributes:
-        space, colour, noise, jpeg: whether there are such columns.
+        shrink, space, light, colour, noise, jpeg: whether there are such columns.
         waves: number of waves, K.
+        motion_radius: half the length of the longest line of a motion blur, in whole pixels; 0 without one.
         blur_radius: largest radius of a blur's kernel in pixels (3 sigma); 0 without blur.
         cutouts: number of rectangles, N.
         shares: for each of SUBSET_PASSES that runs, an upper bound of the share of images that need it; torch plans
             its memory by it.
     """
 
+    shrink: bool = False
     space: bool = False
     waves: int = 0
+    motion_radius: int = 0
+    light: bool = False
     blur_radius: int = 0
     colour: bool = False
     noise: bool = False
@@ -61,8 +71,11 @@ class ParamLayout:
     def columns(self) -> dict[str, slice]:
         """Which columns each part has; parts that are absent are missing."""
         sizes = {
+            "shrink": 3 * self.shrink,
             "space": 9 * self.space,
             "waves": 5 * self.waves,
+            "motion": 2 * (self.motion_radius > 0),
+            "light": 2 * self.light,
             "blur": int(self.blur_radius > 0),
             "colour": 12 * self.colour,
             "noise": 2 * self.noise,
@@ -80,11 +93,12 @@ class ParamLayout:
     def passes(self) -> tuple[str, ...]:
         """The passes over the pixels that engines run, in their order, whatever the order of the ops in the spec.
 
-        Every engine loops over these names, so this is the one place that decides what runs. The order is that of the
-        physical world: the text's place, the lens, the light, the sensor, the file, and then what covers the picture.
+        Every engine loops over these names, so this is the one place that decides what runs. Resolution is lost first,
+        for a warp shows every lost detail larger or smaller. Then the order is that of the physical world: the text's
+        place, how it moves and is lit, the lens, the sensor, the file, and then what covers the picture.
         """
-        warp = ("warp",) if self.space or self.waves else ()
-        return (*warp, *(name for name in self.columns if name not in ("space", "waves")))
+        shrink, warp = ("shrink",) if self.shrink else (), ("warp",) if self.space or self.waves else ()
+        return (*shrink, *warp, *(name for name in self.columns if name not in ("shrink", "space", "waves")))
 
     def start(self, name: str) -> int:
         """Return the first column of a part, -1 where it is absent."""

@@ -49,6 +49,9 @@ class ParamSampler:
         self.width = width
         self.space: Matrix = _identity(3, 3)
         self.colour: Matrix = _identity(3, 4)
+        self.shrink: list[Number] = [0.0, 0.0, 0.0]
+        self.motion: list[Number] = [0.0, 0.0]
+        self.light: list[Number] = [0.0, 0.0]
         self.blur_variance: Number = 0.0
         self.noise_variance: Number = 0.0
         self.noise_place: Number = 0.0
@@ -90,8 +93,11 @@ class ParamSampler:
     def columns(self, layout: ParamLayout) -> list[Number]:
         """Return the columns of the parameters, layout.size of them."""
         parts: dict[str, Callable[[], list[Number]]] = {
+            "shrink": lambda: self.shrink,
             "space": self._centred_space,
             "waves": lambda: self.waves,
+            "motion": lambda: self.motion,
+            "light": lambda: self.light,
             "blur": lambda: [self.xp.sqrt(self.blur_variance)],
             "colour": lambda: [entry for row in self.colour for entry in row],
             "noise": lambda: [self.xp.sqrt(self.noise_variance), self.noise_place],
@@ -202,7 +208,10 @@ def layout_of(entries: list[tuple[ops.Op, float]]) -> ParamLayout:
         chances[part_of(op)] = chances.get(part_of(op), 0.0) + chance
     sigmas = [op.largest for op in op_list if isinstance(op, ops.Blur)]
     return ParamLayout(
+        shrink="shrink" in chances,
         space="space" in chances,
+        light="light" in chances,
+        motion_radius=max((math.ceil(op.length[1] / 2) for op in op_list if isinstance(op, ops.MotionBlur)), default=0),
         waves=kinds.count(ops.Curve) + ELASTIC_WAVES * kinds.count(ops.Elastic),
         blur_radius=math.ceil(3 * math.hypot(*sigmas)),
         colour="colour" in chances,
@@ -339,7 +348,33 @@ def _invert(op: ops.Invert, sampler: ParamSampler, u: Any) -> None:
     sampler.map_colour(lambda entry, column: _plus(_times(entry, side), summand if column == 3 else 0.0))
 
 
-# Pixels: ops that have a pass of their own.
+# Pixels: ops that have a pass of their own. Of several of a kind, the last that happens, if nothing else is said.
+
+
+@_samples(ops.Shrink, "shrink", 3)
+def _shrink(op: ops.Shrink, sampler: ParamSampler, u: Any) -> None:
+    xp = sampler.xp
+    factor = sampler.uniform(op.factor, u[0], 0.0)
+    # Cameras average over an area, so that is what most images get; the others take single places and so leave gaps.
+    smaller = xp.where(u[1] < 0.7, 3.0, xp.floor((u[1] - 0.7) * 10))
+    drawn = [factor, smaller, xp.floor(u[2] * 3)]
+    sampler.shrink = [xp.where(factor > 0, new, old) for new, old in zip(drawn, sampler.shrink, strict=True)]
+
+
+@_samples(ops.MotionBlur, "motion", 2)
+def _motion_blur(op: ops.MotionBlur, sampler: ParamSampler, u: Any) -> None:
+    length = sampler.uniform(op.length, u[0], 0.0)
+    drawn = [length, math.pi * u[1]]
+    sampler.motion = [sampler.xp.where(length > 0, new, old) for new, old in zip(drawn, sampler.motion, strict=True)]
+
+
+@_samples(ops.Illumination, "light", 2)
+def _illumination(op: ops.Illumination, sampler: ParamSampler, u: Any) -> None:
+    xp = sampler.xp
+    strength, angle = sampler.uniform(op.strength, u[0], 0.0), _TURN * u[1]
+    across, down = strength * xp.cos(angle), strength * xp.sin(angle)
+    most = xp.clip(abs(xp.cos(angle)) + abs(xp.sin(angle)), 1, None)  # so that a corner gets all of it, and no more
+    sampler.light = [_plus(old, new / most) for old, new in zip(sampler.light, (across, down), strict=True)]
 
 
 @_samples(ops.Blur, "blur", 1)

@@ -26,6 +26,7 @@ try:
     import torch
     from torch import Tensor
 
+    from inkmill.data.augment.detail import move, shrink
     from inkmill.data.augment.jpeg import cosine_transform, jpeg_marks, quantisation_steps
 except ImportError:
     raise MissingExtraError("torch", "train", "augmentation with torch") from None
@@ -97,23 +98,35 @@ def run_passes(
     ring, transform, steps = constants
     values = values.contiguous()
     run = _ON_GPU if images.is_cuda else _REFERENCE
-    # 1. Each pixel from its place in the input.
+    # 1. Resolution that was never there.
+    if "shrink" in layout.passes:
+        pixels = images[index]
+        if _any(rows["shrink"]):
+            pixels = _replaced(pixels, rows["shrink"], shrink(pixels, rows["shrink"], values, layout.start("shrink")))
+        images, index = pixels, torch.arange(len(index), device=index.device)
+    # 2. Each pixel from its place in the input.
     if "warp" in layout.passes:
         pixels = run["warp"](images, index, values, layout.start("space"), layout.start("waves"), layout.waves)
     else:
         pixels = images[index]
-    # 2. Blur, into a block beside the batch.
-    blurred, place = None, None
-    if "blur" in layout.passes:
+    # 3. Motion and light.
+    if {"motion", "light", "blur"} & set(layout.passes):
         pixels = pixels.to(torch.float16 if images.is_cuda else torch.float32)
-        if _any(rows["blur"]):
-            blurred = run["blur"](pixels, rows["blur"], values, layout.start("blur"), layout.blur_radius)
-            place = _places(rows["blur"], pixels)
-    # 3. Colour and noise; what left whole shades is rounded to them.
+    if "motion" in layout.passes and _any(rows["motion"]):
+        start, radius = layout.start("motion"), layout.motion_radius
+        pixels = _replaced(pixels, rows["motion"], move(pixels, rows["motion"], values, start, radius))
+    if "light" in layout.passes:
+        pixels = light(pixels, values, layout.start("light"))
+    # 4. Blur, into a block beside the batch.
+    blurred, place = None, None
+    if "blur" in layout.passes and _any(rows["blur"]):
+        blurred = run["blur"](pixels, rows["blur"], values, layout.start("blur"), layout.blur_radius)
+        place = _places(rows["blur"], pixels)
+    # 5. Colour and noise; what left whole shades is rounded to them.
     if pixels.dtype != torch.uint8 or "colour" in layout.passes or "noise" in layout.passes:
         colour, noise = layout.start("colour"), layout.start("noise")
         pixels = run["shade"](pixels, blurred, place, values, ring, colour, noise, NOISE_UNIT, (_RED, _GREEN, _BLUE))
-    # 4. JPEG, into a block as well, and the rectangles that cover the image.
+    # 6. JPEG, into a block as well, and the rectangles that cover the image.
     marked, place = None, None
     if "jpeg" in layout.passes and _any(rows["jpeg"]):
         marked = _jpeg(pixels, rows["jpeg"], values[:, layout.start("jpeg")], transform, steps)
@@ -125,6 +138,11 @@ def run_passes(
 
 def _any(rows: Tensor | None) -> bool:
     return rows is None or len(rows) > 0
+
+
+def _replaced(pixels: Tensor, rows: Tensor | None, block: Tensor) -> Tensor:
+    """Return a batch in which a block takes the place of some images, or of all where rows is None."""
+    return block if rows is None else pixels.index_copy(0, rows, block)
 
 
 def _places(rows: Tensor | None, pixels: Tensor) -> Tensor | None:
@@ -190,6 +208,15 @@ def warp(images: Tensor, index: Tensor, values: Tensor, space: int, waves: int, 
 def _columns(values: Tensor, first: int, count: int) -> tuple[Tensor, ...]:
     """Return some columns of (B, columns) for arithmetic with (B, H, W): each (B, 1, 1)."""
     return values[:, first : first + count, None, None].unbind(1)
+
+
+def light(pixels: Tensor, values: Tensor, column: int) -> Tensor:
+    """Multiply brightness by a ramp across each image, and cut it to 0..255: floats (B, H, W, C) of the same dtype."""
+    height, width = pixels.shape[1:3]
+    x = ((torch.arange(width, device=pixels.device) + 0.5) * 2 / width - 1)[None, None, :]
+    y = ((torch.arange(height, device=pixels.device) + 0.5) * 2 / height - 1)[None, :, None]
+    across, down = _columns(values, column, 2)
+    return (pixels * (1 + across * x + down * y)[..., None]).clamp(0, 255).to(pixels.dtype)
 
 
 def blur(pixels: Tensor, rows: Tensor | None, values: Tensor, column: int, radius: int) -> Tensor:

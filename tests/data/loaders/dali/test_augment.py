@@ -20,6 +20,9 @@ HEIGHT, WIDTH = 32, 128
 
 # op -> its values, and how far from OpenCV any pixel of the CPU's result may lie, of 255
 OPS = [
+    ({"op": "shrink", "p": 0.7}, 0),
+    ({"op": "motion_blur", "p": 0.5, "length": [1, 9]}, 1),
+    ({"op": "illumination", "p": 0.5}, 1),
     ({"op": "rotate", "degrees": [-15, 15]}, 0),
     ({"op": "shear", "p": 0.7, "degrees_x": [-20, 20]}, 0),
     ({"op": "scale", "p": 0.7, "factor": [0.7, 1.3]}, 0),

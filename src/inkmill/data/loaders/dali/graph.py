@@ -28,11 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.augment.albumentations import AlbumentationsPipeline
+from inkmill.data.augment.cpu import shrink_one
 from inkmill.data.augment.params import Floats, ParamLayout
 from inkmill.data.augment.random_numbers import NOISE_RING, noise_ring
 from inkmill.data.loaders.dali import require_dali
 from inkmill.data.loaders.dali.inputs import HALVINGS
 from inkmill.data.pipeline.resize import Resize
+from inkmill.errors import ConfigError
 
 require_dali("the DALI loader")  # whoever imports this without DALI gets the pip line, not an ImportError
 from nvidia.dali import fn, pipeline_def, types  # noqa: E402
@@ -177,6 +179,13 @@ class DaliEngine:
     largest: int
     device: Device
 
+    def __post_init__(self) -> None:
+        if self.layout.shrink and self.device == "gpu":
+            raise ConfigError(
+                "DALI cannot shrink images by our filters on a GPU: let torch augment what DALI decodes (the default), "
+                "let DALI augment on the CPU, or leave the op out"
+            )
+
     def apply(self, images: Node, inputs: Nodes) -> Node:
         """Return the augmented images; the graph must be defined with `enable_conditionals=True`.
 
@@ -187,10 +196,16 @@ class DaliEngine:
         layout = self.layout
         # The order of all engines, see data/augment/params.py. The layout decides what the graph holds at all, the
         # flags among the inputs which samples take a step.
+        if layout.shrink:
+            images = self._shrink(images, inputs)
         if layout.waves:
             images = self._wave_or_warp(images, inputs)
         elif layout.space:
             images = self._warp(images, inputs)
+        if layout.motion_radius:
+            images = self._move(images, inputs)
+        if layout.light:
+            images = self._light(images, inputs)
         if layout.blur_radius:
             images = self._blur(images, inputs)
         if layout.colour:
@@ -201,6 +216,22 @@ class DaliEngine:
             images = self._jpeg(images, inputs)
         if layout.cutouts:
             images = self._cut_out(images, inputs)
+        return images
+
+    def _shrink(self, images: Node, inputs: Nodes) -> Node:
+        if inputs["shrunk"]:
+            images = fn.python_function(images, inputs["shrink"], function=shrink_one, output_layouts="HWC")
+        return images
+
+    def _move(self, images: Node, inputs: Nodes) -> Node:
+        if inputs["moving"]:
+            images = fn.filter(images, self._on_device(inputs["motion_kernel"]), border="clamp")
+        return images
+
+    def _light(self, images: Node, inputs: Nodes) -> Node:
+        if inputs["lit"]:
+            lit = fn.cast(images * self._on_device(inputs["light_gain"]), dtype=types.UINT8)
+            images = fn.reinterpret(lit, layout="HWC")
         return images
 
     def _wave_or_warp(self, images: Node, inputs: Nodes) -> Node:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.cpu import source_places
+from inkmill.data.augment.cpu import light_gains, line_kernels, source_places
 from inkmill.data.augment.params import AugmentParams, Floats, gray_gain
 from inkmill.data.augment.random_numbers import NOISE_UNIT
 from inkmill.data.pipeline.decode import MAX_PIXELS
@@ -122,8 +122,17 @@ def augment_inputs(params: AugmentParams, channels: int) -> Inputs:
         channels: of the images: 1 or 3.
     """
     inputs: Inputs = {}
+    if (shrink := params.part("shrink")) is not None:
+        inputs["shrunk"] = shrink[:, 0] > 0
+        inputs["shrink"] = np.ascontiguousarray(shrink)
     if params.layout.space or params.layout.waves:
         inputs |= _warp_inputs(params)
+    if (motion := params.part("motion")) is not None:
+        inputs["moving"] = motion[:, 0] > 0
+        inputs["motion_kernel"] = line_kernels(motion[:, 0], motion[:, 1], params.layout.motion_radius)
+    if (light := params.part("light")) is not None:
+        inputs["lit"] = (light != 0).any(axis=1)
+        inputs["light_gain"] = light_gains(light, params.height, params.width)
     if (sigma := params.part("blur")) is not None:
         inputs["blurred"] = sigma[:, 0] > 0
         inputs["blur_kernel"] = _gaussians(sigma[:, 0])
