@@ -120,6 +120,11 @@ class Batch:
         keys: the samples' keys, in order.
         index: int64 (B,), positions in the source.
         augmentation: what the training device is still to do to the images; None where they are augmented.
+        sizes: int32 (B, 2), width and height of whole pictures as they are displayed; None of other inputs. Their
+            targets stay in pixels of the picture.
+        matrix: float32 (B, 3, 3), from a pixel of the whole picture to the pixel of the input that shows it, centres at
+            whole numbers; NumPy's or a tensor. To pixels of the kept picture where the device is still to augment.
+        window: float64 (4, B), which part of each kept picture the device is still to warp (see `augment.windows`).
     """
 
     images: Any
@@ -128,6 +133,9 @@ class Batch:
     keys: list[str]
     index: NDArray[np.int64]
     augmentation: DeferredAugmentation | None = None
+    sizes: NDArray[np.int32] | None = None
+    matrix: Any = None
+    window: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

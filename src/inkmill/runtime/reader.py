@@ -103,13 +103,18 @@ class BaseReader(ABC):
             ModelFileError: the model file cannot be run, or is not the one its header describes.
         """
 
-    def predict(self, images: NDArray[np.uint8], timings: Timings | None = None) -> Sequence[Prediction]:
-        """Return the predictions for resized uint8 BHWC images of one width, with empty keys."""
+    def predict(
+        self, images: NDArray[np.uint8], timings: Timings | None = None, sizes: NDArray[np.int32] | None = None
+    ) -> Sequence[Prediction]:
+        """Return the predictions for resized uint8 BHWC images of one width, with empty keys.
+
+        `sizes` is what `Decoder.decode` takes.
+        """
         timings = timings or Timings()
         outputs = self.outputs(images)
         timings.lap("forward")
         refuse_nan(outputs)
-        predictions = self.decoder.decode(outputs)
+        predictions = self.decoder.decode(outputs, sizes)
         timings.lap("decode")
         return predictions
 
@@ -123,7 +128,7 @@ class BaseReader(ABC):
         for batch in loader:
             timings.lap("loader")
             if len(batch):
-                yield Predicted(batch, self.predict(batch.images, timings))
+                yield Predicted(batch, self.predict(batch.images, timings, batch.sizes))
                 timings.lap("metric")
         timings.lap("loader")
 
@@ -153,16 +158,17 @@ class BaseReader(ABC):
         batch_size = batch_size or self.batch_size
         several: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
         keys = [str(image) if isinstance(image, (str, Path)) else str(n) for n, image in enumerate(several)]
-        waiting: dict[int, list[tuple[int, NDArray[np.uint8], tuple[int, int]]]] = defaultdict(list)
+        waiting: dict[tuple[int, int], list[tuple[int, NDArray[np.uint8], tuple[int, int]]]] = defaultdict(list)
         found: list[Prediction | None] = [None] * len(several)
         for position, image in enumerate(several):
             upright = picture_pixels(image, self.resize.channels, keys[position])
             for pixels in self._ways(upright):
                 resized, _ = self.resize.apply(pixels)
-                same_width = waiting[resized.shape[1]]
-                same_width.append((position, resized, (pixels.shape[1], pixels.shape[0])))
-                if len(same_width) == batch_size:
-                    self._read_batch(waiting.pop(resized.shape[1]), keys, found)
+                shape = resized.shape[0], resized.shape[1]
+                same_shape = waiting[shape]
+                same_shape.append((position, resized, (pixels.shape[1], pixels.shape[0])))
+                if len(same_shape) == batch_size:
+                    self._read_batch(waiting.pop(shape), keys, found)
         for rest in waiting.values():
             self._read_batch(rest, keys, found)
         return found

@@ -186,7 +186,7 @@ def _taken(waiting: _InFlight, decoder: Decoder, with_loss: bool, timings: Timin
     outputs = dict(zip(waiting.names, arrays, strict=False))  # the loss, where there is one, comes last
     if not with_loss:
         refuse_nan(outputs)
-    predictions = decoder.decode(outputs)
+    predictions = decoder.decode(outputs, waiting.batch.sizes)
     timings.lap("decode")
     loss = float(arrays[-1]) if with_loss else float("nan")
     return Predicted(waiting.batch, predictions, waiting.truths, loss)

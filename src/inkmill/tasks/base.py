@@ -249,6 +249,14 @@ class Task(ABC):
         """Return how often an epoch is to show each of N usable training samples, float64 (N,) >= 1; None: once."""
         return None
 
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Height and width of the part of a picture that the model sees in training; None: whole inputs.
+
+        For tasks whose `resize` is a `PageResize`: what is kept and read is larger than what is trained on.
+        """
+        return None
+
     # From targets to what the loss takes
 
     @property

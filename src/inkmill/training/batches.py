@@ -48,7 +48,15 @@ def open_loaders(
         train = opened(plan, dataset.workers)
         val = {
             name: opened(
-                replace(plan, source=one.source, bucket_widths=one.bucket_widths, augmentation=None, shuffle=False),
+                replace(
+                    plan,
+                    source=one.source,
+                    bucket_widths=one.bucket_widths,
+                    augmentation=None,
+                    shuffle=False,
+                    sizes=None,
+                    window=None,
+                ),
                 min(dataset.workers, VAL_WORKERS),
             )
             for name, one in prepared.val.items()
@@ -58,11 +66,14 @@ def open_loaders(
 
 def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> LoadPlan:
     """Return what this rank trains on."""
-    dataset = spec.dataset
+    dataset, window = spec.dataset, prepared.task.window
+    augmentation = open_augmentation(dataset.augmentation)
+    if window is not None:
+        augmentation = augmentation.for_windows()
     return LoadPlan(
         prepared.train.source,
         prepared.resize,
-        augmentation=open_augmentation(dataset.augmentation),
+        augmentation=augmentation,
         batch_size=dataset.batch_size,
         seed=seed,
         rank=fabric.global_rank,
@@ -88,12 +99,21 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
 
 
 def training_input(batch: Batch) -> Tensor:
-    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU."""
-    images: Tensor = batch.images
-    if (deferred := batch.augmentation) is not None:
-        from inkmill.data.augment.gpu import apply_deferred
+    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU.
 
-        images = apply_deferred(images, deferred)
+    Of parts of whole pictures `batch.matrix` becomes the one to these images, a tensor on their device.
+    """
+    images = batch.images
+    if (deferred := batch.augmentation) is not None:
+        if batch.window is not None:
+            from inkmill.data.augment.page_passes import apply_deferred_pages
+
+            images, batch.matrix = apply_deferred_pages(images.pages(), deferred, batch.matrix)
+            batch.images, batch.augmentation, batch.window = images, None, None
+        else:
+            from inkmill.data.augment.gpu import apply_deferred
+
+            images = apply_deferred(images, deferred)
     return to_input(images)
 
 

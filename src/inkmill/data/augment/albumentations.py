@@ -60,6 +60,16 @@ class AlbumentationsPipeline:
     def __reduce__(self) -> tuple[type[AlbumentationsPipeline], tuple[dict[str, Any]]]:
         return type(self), (self._serialised,)  # a worker process builds its own
 
+    def for_windows(self) -> AlbumentationsPipeline:
+        """Refuse: regions cannot follow.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "regions cannot follow an Albumentations pipeline: describe the changes by augmentation.ops or a preset"
+        )
+
     def apply(self, images: Images, seed: int, epoch: int, index: NDArray[np.int64]) -> Images:
         """Apply the pipeline to a batch.
 

@@ -52,6 +52,7 @@ class Augmentation:
     """What it is beside an `AlbumentationsPipeline`, which is code."""
 
     def __init__(self, op_list: list[ops.Op]) -> None:
+        self._given = op_list
         self._ops = list(_flatten(op_list, (), iter(range(1_000_000))))
         self.identity = repr(self._ops)
         self.layout = layout_of([(entry.op, math.prod(p for _, p in entry.coins)) for entry in self._ops])
@@ -81,10 +82,40 @@ class Augmentation:
             raise ConfigError("augmentation.albumentations is not made of numbers: use open_augmentation(spec)")
         return cls(ops.ops_of(spec))
 
+    def for_windows(self) -> Augmentation:
+        """Return the augmentation for parts of larger pictures (see `windows`), which always have a matrix.
+
+        Raises:
+            ConfigError: it bends the picture, which no matrix tells.
+        """
+        if self.layout.waves:
+            raise ConfigError("curve and elastic bend text, and regions follow a matrix alone: leave them out")
+        return self if self.layout.space else Augmentation([*self._given, ops.Crop(p=0)])
+
+    @property
+    def crop(self) -> tuple[ops.Crop | ops.RandomResizedCrop, NDArray[np.uint64], NDArray[np.float64]] | None:
+        """The op that chooses the part of a larger picture, if any: the op, the offsets of its random numbers after
+        those of its coins, and the coins' probabilities."""
+        for entry in self._ops:
+            if isinstance(entry.op, (ops.Crop, ops.RandomResizedCrop)):
+                coins = [stream_ids(number, 1)[0] for number, _ in entry.coins]
+                numbers = stream_ids(entry.number, 1 + numbers_of(entry.op))[1:]
+                probabilities = np.array([probability for _, probability in entry.coins])
+                return entry.op, stream_offsets([*coins, *numbers]), probabilities
+        return None
+
     def __bool__(self) -> bool:
         return bool(self._ops)
 
-    def sample(self, seed: int, epoch: int, index: NDArray[np.int64], height: int, width: int) -> AugmentParams:
+    def sample(
+        self,
+        seed: int,
+        epoch: int,
+        index: NDArray[np.int64],
+        height: int,
+        width: int,
+        window: NDArray[np.float64] | None = None,
+    ) -> AugmentParams:
         """Sample the parameters of a batch.
 
         Args:
@@ -93,17 +124,18 @@ class Augmentation:
             index: int64 (B,), positions of the samples in the source.
             height: rows of the resized images, in pixels.
             width: columns of the resized images.
+            window: which parts of larger pictures the images are to be, (4, B) of `windows.draw_windows`.
 
         Returns:
             float32 (B, layout.size); each row depends on (seed, epoch, its index) and the size alone.
         """
         states = sample_states(seed, epoch, np.asarray(index, np.int64))
         values = np.empty((len(states), self.layout.size), np.float32)
-        for number, column in enumerate(self.columns(np, states, self.offsets, height, width)):
+        for number, column in enumerate(self.columns(np, states, self.offsets, height, width, window)):
             values[:, number] = column
         return AugmentParams(values, self.layout, height, width)
 
-    def columns(self, xp: Any, states: Bits, offsets: Bits, height: int, width: int) -> list[Any]:
+    def columns(self, xp: Any, states: Bits, offsets: Bits, height: int, width: int, window: Any = None) -> list[Any]:
         """Return the columns of the parameters, not yet stacked.
 
         Args:
@@ -111,6 +143,7 @@ class Augmentation:
             states: (B,) of `keyed_states`.
             offsets: the attribute `offsets`, as the same kind of numbers as `states`.
             height, width: size of the resized images in pixels.
+            window: see `sample`, as (4, B) of the same kind of numbers.
 
         Returns:
             layout.size columns: float64 (B,), or a plain float where it is the same for all.
@@ -118,7 +151,7 @@ class Augmentation:
         # 1. All random numbers at once: one hash for each sample and stream.
         u = uniforms(states, offsets)
         # 2. Op after op: who gets it, by its own coin and those of the groups around it, and what it adds.
-        sampler = ParamSampler(xp, height, width)
+        sampler = ParamSampler(xp, height, width, window)
         for entry in self._ops:
             active = u[self._first[entry.number]] < entry.op.p
             for number, probability in entry.groups:

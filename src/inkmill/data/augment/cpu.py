@@ -22,12 +22,13 @@ Step = tuple[Any, Callable[[Images, int], Images]]
 """Which images need a pass, bool (B,), and what it does to one image, given with its number in the batch."""
 
 
-def apply_cv(images: Images, params: AugmentParams) -> Images:
+def apply_cv(images: Images, params: AugmentParams, warped: bool = False) -> Images:
     """Apply augmentation parameters to a batch.
 
     Args:
         images: uint8 (B, H, W, C), RGB or gray; not changed.
         params: sampled for this batch and size.
+        warped: the warp was done already (see `page_warp`).
 
     Returns:
         uint8 (B, H, W, C).
@@ -38,6 +39,8 @@ def apply_cv(images: Images, params: AugmentParams) -> Images:
     params.check_images(images.shape)
     out = images.copy()
     for name in params.layout.passes:
+        if warped and name == "warp":
+            continue
         needed, step = _PASSES[name](params, images.shape[3])
         for row in np.flatnonzero(needed).tolist():
             out[row] = step(out[row], row).reshape(out[row].shape)

@@ -133,6 +133,33 @@ class Flip(Op):
     """Horizontal swaps left and right."""
 
 
+@OPS.register("random_resized_crop")
+class RandomResizedCrop(Op):
+    """Show a part of the picture, stretched to the whole input (Szegedy et al. 2015); for classification."""
+
+    area: Annotated[Range, _limits(0.01, 1)] = (0.08, 1)
+    """Area of the part, as a share of the picture's."""
+    aspect: Annotated[Range, _limits(0.1, 10)] = (3 / 4, 4 / 3)
+    """Width over height of the part beside the picture's own, drawn evenly in its logarithm; what would reach over the
+    picture is cut to it."""
+
+
+@OPS.register("crop")
+class Crop(Op):
+    """Show a part of the picture, enlarged or shrunk by one factor for both sides; for detection, on whole pages.
+
+    Of some places the one is taken that cuts through the fewest texts (the aim of EAST's crop, Zhou et al. 2017). An
+    image that does not get it is shown whole.
+    """
+
+    scale: Annotated[Range, _limits(0.1, 10)] = (0.3, 2)
+    """Factor of the size beside that at which the model reads, drawn evenly in its logarithm."""
+    about_text: float = Field(0.9, ge=0, le=1)
+    """Probability that the part is to hold a text, where the picture has one."""
+    tries: int = Field(16, ge=1, le=64)
+    """Places of which the best one is taken; 1 lets any text be cut."""
+
+
 @OPS.register("curve")
 class Curve(Op):
     """Bend the text line into a wave or an arc."""

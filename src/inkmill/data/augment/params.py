@@ -186,6 +186,7 @@ class DeferredAugmentation:
         index: int64 (B,), positions of the samples in the source.
         height, width: size of the resized images in pixels.
         batch_size: samples in a full batch; a device that compiles for it pads shorter ones.
+        window: float64 (4, B), of images that are parts of larger pictures; see `windows.draw_windows`.
     """
 
     augmentation: Augmentation
@@ -195,6 +196,7 @@ class DeferredAugmentation:
     height: int
     width: int
     batch_size: int
+    window: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -202,7 +204,7 @@ class DeferredAugmentation:
     @cached_property
     def params(self) -> AugmentParams:
         """The parameters, sampled on the CPU, for those who apply them there."""
-        return self.augmentation.sample(self.seed, self.epoch, self.index, self.height, self.width)
+        return self.augmentation.sample(self.seed, self.epoch, self.index, self.height, self.width, self.window)
 
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)

@@ -41,12 +41,14 @@ class ParamSampler:
     Args:
         xp: numpy or torch.
         height, width: size of the images in pixels.
+        window: what `windows.draw_windows` drew, (4, B), where the images are parts of larger pictures; else None.
     """
 
-    def __init__(self, xp: Any, height: int, width: int) -> None:
+    def __init__(self, xp: Any, height: int, width: int, window: Any = None) -> None:
         self.xp = xp
         self.height = height
         self.width = width
+        self.window = window
         self.space: Matrix = _identity(3, 3)
         self.colour: Matrix = _identity(3, 4)
         self.shrink: list[Number] = [0.0, 0.0, 0.0]
@@ -114,10 +116,12 @@ class ParamSampler:
         self._keep_horizon_outside()
         # Ops turn and scale about the centre; engines count pixels from the first. So: shift there, map, shift back.
         x, y = (self.width - 1) / 2, (self.height - 1) / 2
+        # Of a part of a larger picture, it is the part's centre there, and its pixels are of another size.
+        to_x, to_y, across, down = (x, y, 1.0, 1.0) if self.window is None else self.window
         first, second, third = self.space
         rows = [
-            [_plus(entry, _times(x, w)) for entry, w in zip(first, third, strict=True)],
-            [_plus(entry, _times(y, w)) for entry, w in zip(second, third, strict=True)],
+            [_plus(_times(across, entry), _times(to_x, w)) for entry, w in zip(first, third, strict=True)],
+            [_plus(_times(down, entry), _times(to_y, w)) for entry, w in zip(second, third, strict=True)],
             third,
         ]
         return [number for a, b, c in rows for number in (a, b, _plus(_plus(_times(-x, a), _times(-y, b)), c))]
@@ -268,6 +272,47 @@ def _flip(op: ops.Flip, sampler: ParamSampler, u: Any) -> None:
     side = 1 - 2 * sampler.on  # -1 mirrors, 1 does nothing
     across, down = (side, 1.0) if op.axis == "horizontal" else (1.0, side)
     sampler.transform([[across, 0.0, 0.0], [0.0, down, 0.0], [0.0, 0.0, 1.0]])
+
+
+# Crops: parts of larger pictures are drawn beforehand (see `windows`); else the part is one of the image itself.
+
+
+@_samples(ops.RandomResizedCrop, "space", 4)
+def _random_resized_crop(op: ops.RandomResizedCrop, sampler: ParamSampler, u: Any) -> None:
+    if sampler.window is None:
+        across, down = part_of_area(op, sampler.xp, u, 1.0, 1.0)
+        _show_part(sampler, across, down, u[2], u[3])
+
+
+@_samples(ops.Crop, "space", 5)
+def _crop(op: ops.Crop, sampler: ParamSampler, u: Any) -> None:
+    if sampler.window is None:
+        side = 1 / log_uniform(op.scale, sampler.xp, u[0])
+        _show_part(sampler, side, side, u[3], u[4])
+
+
+def _show_part(sampler: ParamSampler, across: Number, down: Number, x: Number, y: Number) -> None:
+    """Show a part of the image, given as shares of its sides, at the place (x, y) of those that there are, 0..1."""
+    across, down = (sampler.xp.where(sampler.active, share, 1.0) for share in (across, down))
+    moved_x, moved_y = (
+        sampler.xp.where(sampler.active, (1 - share) * (place - 0.5) * side, 0.0)
+        for share, place, side in ((across, x, sampler.width), (down, y, sampler.height))
+    )
+    sampler.transform([[across, 0.0, moved_x], [0.0, down, moved_y], [0.0, 0.0, 1.0]])
+
+
+def log_uniform(limits: tuple[float, float], xp: Any, u: Number) -> Number:
+    """Return numbers from a range, even in their logarithm."""
+    low, high = math.log(limits[0]), math.log(limits[1])
+    return xp.exp(low + (high - low) * u)
+
+
+def part_of_area(op: ops.RandomResizedCrop, xp: Any, u: Any, width: Number, height: Number) -> tuple[Number, Number]:
+    """Return the sides of a part of a picture of these sides, by the first two of the op's random numbers."""
+    area = op.area[0] + (op.area[1] - op.area[0]) * u[0]
+    wider = xp.sqrt(log_uniform(op.aspect, xp, u[1]))
+    side = xp.sqrt(area)
+    return width * xp.clip(side * wider, None, 1.0), height * xp.clip(side / wider, None, 1.0)
 
 
 # Waves: five numbers each, see `params`. An image without the op has a displacement of 0.

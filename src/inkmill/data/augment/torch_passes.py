@@ -95,23 +95,42 @@ def run_passes(
     Returns:
         uint8 (B, H, W, C).
     """
-    ring, transform, steps = constants
     values = values.contiguous()
     run = _ON_GPU if images.is_cuda else _REFERENCE
     # 1. Resolution that was never there.
     if "shrink" in layout.passes:
-        pixels = images[index]
-        if _any(rows["shrink"]):
-            pixels = _replaced(pixels, rows["shrink"], shrink(pixels, rows["shrink"], values, layout.start("shrink")))
-        images, index = pixels, torch.arange(len(index), device=index.device)
+        images, index = shrink_some(images[index], values, rows, layout), torch.arange(len(index), device=index.device)
     # 2. Each pixel from its place in the input.
     if "warp" in layout.passes:
         pixels = run["warp"](images, index, values, layout.start("space"), layout.start("waves"), layout.waves)
     else:
         pixels = images[index]
+    return run_later_passes(pixels, values, rows, constants, layout)
+
+
+def shrink_some(pixels: Tensor, values: Tensor, rows: Rows, layout: ParamLayout) -> Tensor:
+    """Take resolution from the images of a batch that are to lose it, uint8 (B, H, W, C)."""
+    if not _any(rows["shrink"]):
+        return pixels
+    return _replaced(pixels, rows["shrink"], shrink(pixels, rows["shrink"], values, layout.start("shrink")))
+
+
+def run_later_passes(pixels: Tensor, values: Tensor, rows: Rows, constants: Constants, layout: ParamLayout) -> Tensor:
+    """Run the passes after the warp.
+
+    Args:
+        pixels: uint8 or floats (B, H, W, C), warped.
+        values, rows, constants, layout: see `run_passes`.
+
+    Returns:
+        uint8 (B, H, W, C).
+    """
+    ring, transform, steps = constants
+    values = values.contiguous()
+    run = _ON_GPU if pixels.is_cuda else _REFERENCE
     # 3. Motion and light.
     if {"motion", "light", "blur"} & set(layout.passes):
-        pixels = pixels.to(torch.float16 if images.is_cuda else torch.float32)
+        pixels = pixels.to(torch.float16 if pixels.is_cuda else torch.float32)
     if "motion" in layout.passes and _any(rows["motion"]):
         start, radius = layout.start("motion"), layout.motion_radius
         pixels = _replaced(pixels, rows["motion"], move(pixels, rows["motion"], values, start, radius))

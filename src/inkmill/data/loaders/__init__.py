@@ -140,6 +140,10 @@ def make_loader(
         from inkmill.data.loaders.plan import measure_buckets
 
         plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
+    if plan.resize.mode == "page":
+        from inkmill.data.loaders.pages import with_sizes
+
+        plan = with_sizes(plan)
     module, function = info.opens.split(":")
     opened: Loader = getattr(import_module(module), function)(plan, workers, augment_on, device, **options)
     return opened

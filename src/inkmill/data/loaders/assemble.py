@@ -65,10 +65,15 @@ class CollatedBatch:
         """Return all but the pixels, cheap to send: the keys as one string, and so the targets where all are text."""
         batch = self.batch
         ragged = isinstance(batch.images, RaggedImages)
-        images = (batch.images.shape, batch.images.memory.nbytes if ragged else 0)
+        images = (
+            batch.images.shape,
+            type(batch.images) if ragged else None,
+            batch.images.memory.nbytes if ragged else 0,
+        )
         targets = _joined(batch.targets.values) if isinstance(batch.targets, Texts) else batch.targets
         counts = (self.skipped, self.left_out, self.cached, self.damaged, self.regions, self.stages)
-        return images, (batch.index, batch.widths, _joined(batch.keys), targets), counts
+        places = (batch.sizes, batch.matrix, batch.window)
+        return images, (batch.index, batch.widths, _joined(batch.keys), targets), places, counts
 
     @staticmethod
     def unpack(packed: tuple[Any, ...], buffer: Pixels) -> CollatedBatch:
@@ -78,13 +83,14 @@ class CollatedBatch:
             packed: what it returned.
             buffer: holds the pixels; the batch's images are a view of it.
         """
-        (shape, ragged_bytes), (index, widths, keys, targets), counts = packed
-        ragged = RaggedImages(buffer[:ragged_bytes], shape) if ragged_bytes else None
+        (shape, kind, ragged_bytes), (index, widths, keys, targets), (sizes, matrix, window), counts = packed
+        ragged = None if kind is None else kind(buffer[:ragged_bytes], shape)
         images = buffer[: prod(shape)].reshape(shape) if ragged is None else ragged
         targets = _split(targets)
         if targets and type(targets[0]) is str:
             targets = Texts(targets)
-        return CollatedBatch(Batch(images, widths, targets, _split(keys), index), *counts)
+        batch = Batch(images, widths, targets, _split(keys), index, sizes=sizes, matrix=matrix, window=window)
+        return CollatedBatch(batch, *counts)
 
 
 def _joined(strings: list[str]) -> str | list[str]:
@@ -265,13 +271,7 @@ class BatchAssembler:
         return sample, valid, size
 
     def _bad(self, index: int, error: Exception) -> tuple[int, str, str]:
-        key = self._plan.source.key(index)
-        if self._plan.on_bad_sample != "raise":
-            return index, key, str(error)
-        raise BadSampleError(
-            f"sample {key!r} of {self._plan.source.name} cannot be loaded: {error}"
-            " (remove it, or set dataset.on_bad_sample=skip or quarantine)"
-        ) from error
+        return bad_sample(self._plan, index, error)
 
     def _augment(self, batch: Batch, epoch: int, shape: Shape, regions: Regions) -> None:
         plan = self._plan
@@ -284,3 +284,18 @@ class BatchAssembler:
         batch.targets = move_targets(batch.targets, table, regions)
         if self._augments:
             batch.images[...] = self._apply_cv(batch.images, table)
+
+
+def bad_sample(plan: LoadPlan, index: int, error: Exception) -> tuple[int, str, str]:
+    """Return index, key and reason of a sample that cannot be loaded, where the plan skips such.
+
+    Raises:
+        BadSampleError: it does not.
+    """
+    key = plan.source.key(index)
+    if plan.on_bad_sample != "raise":
+        return index, key, str(error)
+    raise BadSampleError(
+        f"sample {key!r} of {plan.source.name} cannot be loaded: {error}"
+        " (remove it, or set dataset.on_bad_sample=skip or quarantine)"
+    ) from error

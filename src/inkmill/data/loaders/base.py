@@ -26,6 +26,7 @@ from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.images import HostMemory, RaggedImages
 from inkmill.data.loaders.plan import LoadPlan, Stats, add
 from inkmill.data.pipeline.cache import ImageCache, open_cache
+from inkmill.data.pipeline.pages import page_bytes
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
 
@@ -81,7 +82,9 @@ class Loader(ABC):
         self._iteration = 0
         self._blocked: dict[str, int] = {}  # key -> index of the samples found bad
         self._blocked_mask: NDArray[Any] = np.zeros(len(plan.source), np.uint8)
-        self._cache: ImageCache | None = open_cache(plan.cache, plan.source, plan.resize, plan.bucket_widths)
+        self._cache: ImageCache | None = open_cache(
+            plan.cache, plan.source, plan.resize, plan.bucket_widths, page_bytes(plan.resize, plan.sizes)
+        )
         if self._cache is not None:
             self.stats.notes.extend(self._cache.notes)
 
@@ -103,7 +106,7 @@ class Loader(ABC):
         """Iterate over the batches of one epoch, which are the consumer's to keep."""
         for batch in self.views():
             if isinstance(batch.images, RaggedImages):
-                batch = replace(batch, images=batch.images.resized())
+                batch = replace(batch, images=batch.images.kept())
             elif self.memory is not None and self.memory.reused:
                 batch = replace(batch, images=batch.images.copy())
             yield batch
@@ -127,7 +130,7 @@ class Loader(ABC):
                 # 2. Count it, and the bad samples it was assembled without.
                 self._account(collated)
                 # 3. Say what the training device is left to do.
-                if self._defers_augmentation:
+                if self._defers_augmentation and (collated.batch.sizes is None or collated.batch.window is not None):
                     collated.batch.augmentation = self._deferred(collated.batch)
                 # 4. Hand it over; meanwhile another iteration may have begun, whose batches would mix with these.
                 yield collated.batch
@@ -155,7 +158,7 @@ class Loader(ABC):
         plan, (height, width) = self.plan, batch.images.shape[1:3]
         assert plan.numbers is not None
         return DeferredAugmentation(
-            plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.largest_batch
+            plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.largest_batch, batch.window
         )
 
     @abstractmethod

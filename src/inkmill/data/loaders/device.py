@@ -22,6 +22,7 @@ import numpy as np
 
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.images import HostMemory, Pixels, RaggedImages, RaggedWriter, ragged_bytes
+from inkmill.data.loaders.pages import PackedPages
 from inkmill.data.loaders.plan import LoadPlan, Stats
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Batch
@@ -262,14 +263,17 @@ class _Upload:
             self._locked.append(block)
         return None
 
-    def send(self, images: Pixels | RaggedImages) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def send(self, images: Pixels | RaggedImages) -> tuple[torch.Tensor | PackedPages, torch.cuda.Event]:
         """Begin to copy a batch, and to resize it where it is ragged.
 
         Returns:
             The tensor on the device, and the event after which it may be read and `images` may change.
         """
         with torch.cuda.stream(self._stream):
-            if isinstance(images, RaggedImages):
+            sent: torch.Tensor | PackedPages
+            if isinstance(images, PackedPages):  # warped when they are augmented
+                sent = PackedPages(self._copied(images.memory), images.shape)  # type: ignore[arg-type]
+            elif isinstance(images, RaggedImages):
                 sent = resize_ragged(self._copied(images.memory), images.shape)
             else:
                 sent = self._copied(images)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,10 @@ class HostMemory:
         plan, resize = self.plan, self.plan.resize
         if not self.ragged:
             return plan.batch_bytes
+        if resize.mode == "page":
+            from inkmill.data.loaders.pages import packed_bytes
+
+            return packed_bytes(plan)
         return ragged_bytes((plan.largest_batch, 1, resize.most_pixels, resize.channels))
 
 
@@ -84,6 +89,10 @@ class RaggedImages:
     def headers(self) -> NDArray[np.int64]:
         """int64 (B, 4); see `memory`."""
         return self.memory[: self.shape[0] * _HEADER_BYTES].view(np.int64).reshape(-1, _HEADER)
+
+    def kept(self) -> Any:
+        """Return what a consumer may keep."""
+        return self.resized()
 
     def resized(self) -> Pixels:
         """Return the images resized on the CPU: uint8 (B, H, W, C), memory of their own."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.decode import image_size
 from inkmill.data.pipeline.order import BatchOrder, Order
+from inkmill.data.pipeline.pages import PageResize, bucket_size
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources.base import Source
 from inkmill.errors import DataError
@@ -57,6 +58,9 @@ class LoadPlan:
         max_bad: share of the samples that may be skipped before loading stops with an error; one always may.
         cache: where resized pictures are kept.
         quarantine: folder for copies of bad samples; see `data.jobs.rejects`.
+        sizes: int32 (N, 2), width and height of every picture; needed where `resize` is a `PageResize`, and measured by
+            `make_loader` where None.
+        window: height and width of the part of a whole picture that the model sees in training; None: all of it.
 
     Raises:
         DataError: the source is empty.
@@ -75,6 +79,8 @@ class LoadPlan:
     max_bad: float = 0.01
     cache: CacheConfig = field(default_factory=CacheConfig)
     quarantine: Path | None = None
+    sizes: NDArray[np.int32] | None = None
+    window: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.source) == 0:
@@ -85,6 +91,10 @@ class LoadPlan:
             raise ValueError("on_bad_sample='quarantine' needs the folder `quarantine`")
         if self.bucket_widths is not None and len(self.bucket_widths) != len(self.source):
             raise ValueError(f"{len(self.bucket_widths)} bucket widths for {len(self.source)} samples")
+        if self.window is not None and (self.numbers is None or not self.numbers.layout.space):
+            raise ValueError("a window needs an augmentation that has a matrix: see Augmentation.for_windows")
+        if isinstance(self.resize, PageResize) and self.window is None and self.augmentation is not None:
+            raise ValueError("whole pictures are augmented where a window of them is seen: give LoadPlan.window")
 
     def order(self) -> BatchOrder:
         """Return which samples make each batch."""
@@ -111,6 +121,10 @@ class LoadPlan:
     @property
     def batch_bytes(self) -> int:
         """Size of the pictures of the largest batch, resized."""
+        if isinstance(self.resize, PageResize):
+            buckets = () if self.bucket_widths is None else map(bucket_size, np.unique(self.bucket_widths).tolist())
+            shapes = [self.window] if self.window is not None else list(buckets)
+            return self.largest_batch * self.resize.channels * max((h * w for h, w in shapes), default=0)
         return self.largest_batch * self.resize.most_pixels * self.resize.channels
 
 
@@ -127,6 +141,32 @@ def measure_buckets(source: Source, resize: Resize) -> NDArray[np.int32]:
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # reading waits for the disk, not for a core
         parts = list(pool.map(part, range(0, len(source), _PART)))
     return np.array([width for widths in parts for width in widths], np.int32)
+
+
+def measure_sizes(source: Source) -> NDArray[np.int32]:
+    """Return width and height of every picture as it is displayed: int32 (N, 2), from their headers.
+
+    A sample that cannot be read gets 1 and 1, and is dealt with when its batch is made.
+    """
+
+    def part(start: int) -> list[tuple[int, int]]:
+        return [_size(source, index) for index in range(start, min(start + _PART, len(source)))]
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        parts = list(pool.map(part, range(0, len(source), _PART)))
+    return np.array([size for sizes in parts for size in sizes], np.int32).reshape(-1, 2)
+
+
+def page_buckets(sizes: NDArray[np.int32], resize: PageResize) -> NDArray[np.int64]:
+    """Return which input size each picture has: int64 (N,) of `PageResize.bucket`."""
+    return np.array([resize.bucket(width, height) for width, height in sizes.tolist()], np.int64)
+
+
+def _size(source: Source, index: int) -> tuple[int, int]:
+    try:
+        return image_size(source.get(index).image)
+    except (DataError, OSError):
+        return 1, 1
 
 
 def _width(source: Source, resize: Resize, index: int) -> int:

@@ -187,4 +187,8 @@ def open_loader(plan: LoadPlan, workers: int, augment_on: AugmentOn, device: tor
     """
     if not str(device).startswith("cuda"):
         raise ConfigError("dataset.cache=gpu, and there is no GPU here; use dataset.cache=ram")
+    if plan.resize.mode == "page":
+        from inkmill.data.loaders.resident_pages import ResidentPages
+
+        return ResidentPages(plan, device, workers)
     return ResidentLoader(plan, device, workers)

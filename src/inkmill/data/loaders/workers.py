@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inkmill import shared_memory as shared
-from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.images import HostMemory, Pixels
+from inkmill.data.loaders.pages import open_assembler
 from inkmill.data.loaders.plan import LoadPlan, positions
 from inkmill.data.loaders.pool import Answer, Pool, Task
 from inkmill.data.pipeline.cache import ImageCache
@@ -37,6 +38,8 @@ def open_loader(plan: LoadPlan, workers: int, augment_on: AugmentOn, device: Any
 
 def _may_be_ragged(plan: LoadPlan, augment_on: AugmentOn) -> bool:
     """Return whether nothing needs resized images before the GPU: they are neither cached nor augmented here."""
+    if plan.resize.mode == "page":  # packed, in any case: what is left to do is a warp
+        return plan.window is not None and augment_on == "gpu"
     augmented_here = plan.pipeline is not None or (plan.numbers is not None and augment_on != "gpu")
     return plan.cache.tier == "none" and not augmented_here
 
@@ -50,7 +53,7 @@ class InlineLoader(Loader):
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         ragged = self.memory.ragged
-        assembler = BatchAssembler(self.plan, self._cache, self._blocked_mask, None, ragged, self.augment_on)
+        assembler = open_assembler(self.plan, self._cache, self._blocked_mask, ragged, self.augment_on)
         for number in range(first, len(self)):
             yield assembler.make(epoch, number, np.empty(self.memory.batch_bytes, np.uint8))
 
@@ -139,7 +142,7 @@ class _AssembleJob:
 
     def open(self) -> Callable[[Task, Pixels], Any]:
         blocked = np.frombuffer(self.blocked.buffer, np.uint8)
-        assembler = BatchAssembler(self.plan, self.cache, blocked, None, self.ragged, self.augment_on)
+        assembler = open_assembler(self.plan, self.cache, blocked, self.ragged, self.augment_on)
 
         def make(task: Task, memory: Pixels) -> tuple[Any, ...]:
             epoch, number = task

@@ -158,6 +158,44 @@ class ImageCache:
             cache.sums[index] = np.fromiter(sums, np.uint32, len(index))
         cache.filled[index] = 1
 
+    def page(self, index: int) -> tuple[Pixels | None, bool]:
+        """Return one picture of a cache of `page_bytes`, uint8, in one dimension, or None; and whether it was damaged.
+
+        The array is the cache's own memory: it must not be changed.
+        """
+        if index >= self.layout.rows or self.layout.page_bytes is None:
+            return None, False
+        cache, start = self._open(), int(self.layout.place[index])
+        if cache.filled[index] != 1:
+            return None, False
+        page = cache.pixels[start : start + int(self.layout.page_bytes[index])]
+        if self.checked is not None:
+            checked = np.frombuffer(self.checked.buffer, np.uint8)
+            if not checked[index]:
+                if zlib.crc32(page.data) != cache.sums[index]:
+                    return None, True
+                checked[index] = 1
+        return page, False
+
+    def keep_page(self, index: int, page: Pixels) -> None:
+        """Cache one picture, contiguous, of exactly its `page_bytes`, where it lies within the cap.
+
+        Raises:
+            OutputError: the disk fails.
+        """
+        if index >= self.layout.rows:
+            return
+        cache, flat = self._open(), page.reshape(-1)
+        cache.filled[index] = 0
+        try:
+            cache.write(self.layout.place[index : index + 1], [flat])
+        except OSError as error:
+            raise OutputError(f"cannot cache pictures in {self.path or 'shared memory'}: {explain(error)}") from error
+        cache.widths[index] = page.shape[1]
+        if self.checked is not None:
+            cache.sums[index] = zlib.crc32(flat.data)
+        cache.filled[index] = 1
+
     def filled(self) -> int:
         """Return how many pictures are cached now."""
         return int(np.count_nonzero(self._open().filled))
@@ -179,9 +217,19 @@ class ImageCache:
 
 
 def open_cache(
-    cache: CacheConfig, source: Source, resize: Resize, bucket_widths: NDArray[np.integer] | None = None
+    cache: CacheConfig,
+    source: Source,
+    resize: Resize,
+    bucket_widths: NDArray[np.integer] | None = None,
+    page_bytes: NDArray[np.int64] | None = None,
 ) -> ImageCache | None:
     """Open the cache of `source` resized by `resize`, or make it.
+
+    Args:
+        cache: which tier, how large, and where.
+        source: the samples.
+        resize: how they are brought to the input size.
+        bucket_widths, page_bytes: see Layout.
 
     Returns:
         None for the tier "none".
@@ -195,7 +243,7 @@ def open_cache(
     left = shared.bytes_left() if cache.tier == "ram" else None
     if left is not None and left * 3 // 4 < limit:  # the rest is for batches on their way
         limit, cause = left * 3 // 4, f"shared memory has {left / 2**30:.1f} GiB left"
-    layout = Layout(resize, len(source), bucket_widths, limit)
+    layout = Layout(resize, len(source), bucket_widths, limit, page_bytes)
     notes = []
     if layout.rows < len(source):
         notes.append(f"keeps {layout.rows:,} of {len(source):,} pictures: {cause}")

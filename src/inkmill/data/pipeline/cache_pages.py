@@ -28,9 +28,26 @@ class Layout:
         length: samples in the source.
         bucket_widths: int (N,), or None when all pictures have the width of `resize`.
         max_bytes: samples beyond this size are not cached.
+        page_bytes: int64 (N,), the bytes of each picture, where every one has a size of its own; such lie one behind
+            the other, and no batch is gathered from them.
     """
 
-    def __init__(self, resize: Resize, length: int, bucket_widths: NDArray[np.integer] | None, max_bytes: int) -> None:
+    def __init__(
+        self,
+        resize: Resize,
+        length: int,
+        bucket_widths: NDArray[np.integer] | None,
+        max_bytes: int,
+        page_bytes: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.page_bytes = page_bytes
+        if page_bytes is not None:
+            ends = np.cumsum(page_bytes)
+            self.rows = int(np.searchsorted(ends, max_bytes, side="right"))
+            self.place = (ends - page_bytes)[: self.rows]
+            self.nbytes = int(ends[self.rows - 1]) if self.rows else 0
+            self.blocks: dict[int, tuple[int, int, int]] = {}
+            return
         if bucket_widths is None:
             size = resize.height * resize.width * resize.channels
             self.rows = min(length, max_bytes // size)
@@ -81,7 +98,7 @@ class Pages:
         self.pixels = np.frombuffer(memory, np.uint8, layout.nbytes, self._pixels_at)
         self._descriptor = descriptor if hasattr(os, "pwrite") else None
 
-    def write(self, places: NDArray[np.int64], rows: Pixels) -> None:
+    def write(self, places: NDArray[np.int64], rows: Pixels | list[Pixels]) -> None:
         """Write rows of pixels, contiguous, at these offsets; raises OSError."""
         if self._descriptor is None:  # Windows
             for place, row in zip(places.tolist(), rows, strict=True):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
-ResizeMode = Literal["stretch", "pad", "height", "aspect"]
+ResizeMode = Literal["stretch", "pad", "height", "aspect", "page"]
 
 BUCKET_STEP = 32
 """Widths of mode "height" are multiples of this, so that a batch needs few different shapes."""

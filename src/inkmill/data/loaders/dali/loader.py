@@ -65,6 +65,10 @@ class DaliLoader(Loader):
             raise ConfigError(
                 "loader=dali resizes to one height, and input_resize=aspect has several: use loader=workers"
             )
+        if plan.resize.mode == "page":
+            raise ConfigError(
+                "DALI resizes to one input size, and whole pictures have their own: use loader=workers, or cache=gpu"
+            )
         super().__init__(plan, "gpu" if augment_on == "gpu" else "dali")  # "cpu" is OpenCV elsewhere, never here
         # 1. Where each stage runs. Foreign augmentation code runs on the CPU only, and resizing comes before it.
         kind, _, number = str(device).partition(":")
