@@ -36,7 +36,7 @@ def test_inputs_are_within_their_limits_and_divisible(width, height):
     assert max(columns, rows) <= PAGES.width
     assert min(columns, rows) <= PAGES.height
     assert all(side % STEP == 0 for side in padded)
-    assert 0 <= padded[0] - columns < STEP
+    assert padded[0] - columns in range(STEP)
     assert bucket_size(PAGES.bucket(width, height)) == padded[::-1]
     assert padded[0] * padded[1] <= PAGES.most_pixels
 
