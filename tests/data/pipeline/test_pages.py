@@ -45,7 +45,7 @@ def test_inputs_are_within_their_limits_and_divisible(width, height):
 def test_the_matrix_maps_corner_to_corner(width, height):
     columns, rows = PAGES.page_size(width, height)
     found = PAGES.matrix(width, height) @ np.array([[-0.5, -0.5, 1], [width - 0.5, height - 0.5, 1]]).T
-    assert found[:2].T == pytest.approx(np.array([[-0.5, -0.5], [columns - 0.5, rows - 0.5]]), abs=1e-6)
+    assert pytest.approx(np.array([[-0.5, -0.5], [columns - 0.5, rows - 0.5]]), abs=1e-6) == found[:2].T
 
 
 def test_other_limits_are_another_cache():
