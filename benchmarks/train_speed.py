@@ -1,9 +1,11 @@
 """Does training wait for data? Images a second of real training steps, by where the pictures come from.
 
-    python benchmarks/train_speed.py [--images 100000] [--seconds 8] [--workers N] [--model NAME] [--eager]
+    python benchmarks/train_speed.py [--images 100000] [--seconds 8] [--workers N] [--model NAME] [--compile auto]
+    python benchmarks/train_speed.py --batch-size 128 256 512 1024 2048 4096 [--seconds 2] [--model NAME]
 
-Two models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100)
-and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled backbone, AdamW, gradients clipped.
+Models on 3-channel JPEG word crops, the strong augmentation always on: TAO's OCRNet (ResNet, 2 BiLSTM, CTC, 32x100),
+its variant TPS that straightens and attends, and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last,
+AdamW, gradients clipped, the step as `inkmill train` does it (`--compile` is its train.compile).
 
     repeated        one batch on the device, augmented once: the throughput of the training step itself
     streamed        from an LMDB by worker processes, augmented on the device
@@ -16,9 +18,12 @@ and ConvMix (under 5 M parameters, CTC, 32x128). bf16, channels-last, compiled b
 
 `of step` is the throughput over that of `repeated`, `times classic` over that of `classic`, all of this run. `without
 data` is the share of time in which the GPU was idle because no batch was ready; what `of step` lacks beyond that was
-lost elsewhere. A figure is the median of 3 windows after a warm-up epoch, its spread their range over it. It needs a
-GPU and takes seven minutes on one H200 with 16 cores, two of them compilation. `--smoke` runs everything once on small
-models and a CPU: a test, not a measurement.
+lost elsewhere. With `--batch-size` the step alone is measured, on a random batch that lies on the device, each size
+eager, captured as a CUDA graph and with the backbone compiled too; `start` is the seconds until four steps are done,
+and MFU the arithmetic of the model (torch's flop counter, forward and backward) over the GPU's bf16 peak. A figure is
+the median of 3 windows (of 5 with `--batch-size`) after a warm-up epoch, its spread their range over it. It needs a
+GPU and takes seven minutes on one H200 with 16 cores. `--smoke` runs everything once on small models and a CPU: a
+test, not a measurement.
 """
 
 from __future__ import annotations
@@ -40,12 +45,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from inkmill.bench import baseline
 from inkmill.bench.cases import LoadTask, augmented, open_case, plan_for
 from inkmill.bench.run import Measured, measure
 from inkmill.bench.workload import strong_spec, write_crops
+from inkmill.config.dataset import DatasetSpec
 from inkmill.config.model import ModelSpec
+from inkmill.config.spec import Spec
 from inkmill.config.train import OptimSpec, TrainSpec
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.loaders.resident import ResidentLoader
@@ -58,11 +66,17 @@ from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.codecs import make_codec
 from inkmill.tasks.recognition.model import build_recognizer
 from inkmill.training.optim import build_optimizer
-from inkmill.training.run import set_up_torch
+from inkmill.training.run import launch, set_up_torch
+from inkmill.training.step import TrainingStep, make_step
 
 CHARS = Charset.from_texts(["0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
 CODEC = make_codec("CTC", CHARS, 25)
 CLASSIC_BATCH = 192
+WINDOWS = 5
+STEPS: dict[str, bool | str] = {"eager": False, "captured": "auto", "compiled": True}
+"""Ways to do the step: values of train.compile."""
+PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+"""Dense bf16 operations a second, by the vendor's data sheets."""
 LIMIT_GRADIENT = 5.0
 
 Stream = Iterator[tuple[Tensor, list[str]]]
@@ -75,7 +89,7 @@ class Model:
     name: str
     spec: ModelSpec
     batch_size: int
-    compiled: bool = True
+    compile: bool | str = "auto"
 
     @property
     def resize(self) -> Resize:
@@ -83,14 +97,16 @@ class Model:
         return Resize(self.spec.input_height, self.spec.input_width, 3)
 
 
-def models(smoke: bool, compiled: bool = True) -> list[Model]:
-    """Return OCRNet and ConvMix, or the smallest backbone there is."""
+def models(smoke: bool, compile: bool | str = "auto") -> list[Model]:
+    """Return OCRNet, its variant that rectifies and attends, and ConvMix, or the smallest backbone there is."""
     common: dict[str, Any] = {"input_channel": 3, "prediction": "CTC"}
+    attends: dict[str, Any] = {"input_channel": 3, "prediction": "Attn"}
     if smoke:
         return [Model("Tiny", ModelSpec(backbone="Tiny", sequence="none", input_width=64, **common), 16)]
     return [
-        Model("OCRNet", ModelSpec(backbone="ResNet", input_width=100, **common), 1024, compiled),
-        Model("ConvMix", ModelSpec(backbone="ConvMix", sequence="none", input_width=128, **common), 2048, compiled),
+        Model("OCRNet", ModelSpec(backbone="ResNet", input_width=100, **common), 1024, compile),
+        Model("TPS", ModelSpec(backbone="ResNet", TPS=True, input_width=100, **attends), 1024, compile),
+        Model("ConvMix", ModelSpec(backbone="ConvMix", sequence="none", input_width=128, **common), 2048, compile),
     ]
 
 
@@ -100,26 +116,29 @@ class Step:
     Args:
         model: what to train.
         device: where.
-        fast: bf16, channels-last and compiled, or the classic recipe.
+        fast: as `inkmill train` does it, or the classic recipe.
     """
 
     def __init__(self, model: Model, device: str, fast: bool) -> None:
         torch.manual_seed(1)
         self.module = build_recognizer(model.spec, CODEC.num_classes, 25).to(device).train()
-        self.device, self.fast = device, fast
-        if fast:
-            self.module = self.module.to(memory_format=torch.channels_last)
-            if device == "cuda" and model.compiled:
-                self.module.backbone.compile(dynamic=False)
-        self.optimizer = build_optimizer(self.module, OptimSpec(name="adamw", lr=1e-4))
+        self.device = device
         self.parameters = sum(p.numel() for p in self.module.parameters())
+        optim = OptimSpec(name="adamw", lr=1e-4)
+        if fast:
+            train = TrainSpec(compile=model.compile, optim=optim, clip_grad_norm=LIMIT_GRADIENT)
+            spec = Spec(model=model.spec, train=train, dataset=DatasetSpec(batch_size=model.batch_size))
+            self.module = self.module.to(memory_format=torch.channels_last)
+            self.step: TrainingStep | None = make_step(launch(train)[0], spec, self.module, None, _to_stderr)
+        else:
+            self.step, self.optimizer = None, build_optimizer(self.module, optim)
 
     def __call__(self, images: Tensor, ids: Tensor, lengths: Tensor) -> None:
         """Do it; nothing waits for the device."""
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.fast):
-            inputs = to_input(images)
-            logits = self.module(inputs if self.fast else inputs.contiguous())
-        loss = self.module.loss(logits, (ids, lengths))
+        if self.step is not None:
+            self.step(images, (ids, lengths), updates=True)
+            return
+        loss = self.module.loss(self.module(to_input(images).contiguous(), ids), (ids, lengths))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), LIMIT_GRADIENT)
         self.optimizer.step()
@@ -128,7 +147,8 @@ class Step:
     def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return targets on the device, and lengths."""
         ids, lengths = CODEC.encode(texts)
-        return to_device(ids, torch.device(self.device)), torch.from_numpy(lengths)
+        device = torch.device(self.device)
+        return to_device(ids, device), to_device(lengths, device)
 
 
 def trained(step: Step, stream: Stream) -> Iterator[Tensor]:
@@ -262,7 +282,7 @@ def as_in_training(device: str) -> Iterator[None]:
 
 def of_the_command(model: Model, source: Any, folder: Path, args: argparse.Namespace, base: float) -> dict[str, Any]:
     """Return the row of `inkmill train`."""
-    settings = {"num_epochs": 2 if args.smoke else 5, "compile": args.device == "cuda" and model.compiled}
+    settings = {"num_epochs": 2 if args.smoke else 5, "compile": model.compile}
     speeds = epochs_of_the_command(model, source.folder, folder / model.name, args.workers, settings)
     speed = median(speeds)
     return {
@@ -342,14 +362,85 @@ def show(rows: list[dict[str, Any]], machine: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def steps_alone(chosen: list[Model], machine: dict[str, Any], args: argparse.Namespace) -> int:
+    """Measure and print the step alone at several batch sizes."""
+    rows: list[dict[str, Any]] = []
+    with as_in_training(args.device):
+        for model in chosen:
+            flops = flops_of(model, args.device)
+            for size in args.batch_size:
+                for how in args.steps:
+                    row = step_alone(replace(model, batch_size=size, compile=STEPS[how]), args, flops)
+                    rows.append({"model": model.name, "batch_size": size, "step": how, **row})
+                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    table = Table(title=stamp_line(machine), title_justify="left")
+    for name in ("model", "batch", "step", "images/s", "spread", "MFU", "start, s"):
+        table.add_column(name)
+    for row in rows:
+        speed, spread = f"{row['images_per_s']:,.0f}", f"{row['spread']:.1%}"
+        used = f"{row['mfu']:.1%}" if row["mfu"] is not None else ""
+        first = f"{row['first_s']:.1f}"
+        table.add_row(row["model"], str(row["batch_size"]), row["step"], speed, spread, used, first)
+    Console().print(table)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def step_alone(model: Model, args: argparse.Namespace, flops: float) -> dict[str, Any]:
+    """Return the row of one step: `args.seconds` of it in windows, after the steps that compile and capture."""
+    began = perf_counter()
+    step, size = Step(model, args.device, fast=True), model.batch_size
+    resize = model.resize
+    images = torch.randint(0, 256, (size, resize.height, resize.width, 3), dtype=torch.uint8, device=args.device)
+    targets = step.encode(["train", "speed", "of4096", "crops"] * (size // 4))
+
+    def window(steps: int) -> float:
+        start = perf_counter()
+        for _ in range(steps):
+            step(images, *targets)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        return perf_counter() - start
+
+    window(4)
+    first_s = perf_counter() - began
+    steps = max(3, round(args.seconds / WINDOWS / (window(3) / 3)))
+    speeds = [size * steps / window(steps) for _ in range(WINDOWS)]
+    speed = median(speeds)
+    peak = PEAKS.get(torch.cuda.get_device_name()) if args.device == "cuda" else None
+    return {
+        "images_per_s": round(speed, 1),
+        "spread": round((max(speeds) - min(speeds)) / speed, 3),
+        "mfu": None if peak is None else round(speed * flops / peak, 4),
+        "first_s": round(first_s, 1),
+    }
+
+
+def flops_of(model: Model, device: str) -> float:
+    """Return the floating-point operations of training on one image: products, convolutions, forward and backward."""
+    module = build_recognizer(model.spec, CODEC.num_classes, 25).to(device).train()
+    images = torch.zeros(2, 3, model.spec.input_height, model.spec.input_width, device=device)
+    ids, lengths = (torch.from_numpy(array).to(device) for array in CODEC.encode(["ab", "cd"]))
+    with FlopCounterMode(display=False) as counter:
+        module.loss(module(images, ids), (ids, lengths)).backward()  # type: ignore[no-untyped-call]
+    return float(counter.get_total_flops()) / 2
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--workers", type=int, default=cores())
-    parser.add_argument("--model", choices=("OCRNet", "ConvMix"), help="this one alone")
-    parser.add_argument("--eager", action="store_true", help="no torch.compile of the backbone, as by default in train")
+    parser.add_argument("--model", choices=("OCRNet", "TPS", "ConvMix"), help="this one alone")
+    parser.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help="train.compile")
+    parser.add_argument("--batch-size", type=int, nargs="+", help="measure the step alone, at these sizes")
+    parser.add_argument("--steps", nargs="+", choices=list(STEPS), default=list(STEPS), help="with --batch-size")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
@@ -360,7 +451,10 @@ def main() -> int:
         print("this measures GPUs, and there is none here: use --smoke to see it run", file=sys.stderr)
         return 2
     machine = machine_stamp()
-    chosen = [model for model in models(args.smoke, not args.eager) if args.model in (None, model.name)]
+    compile = {"true": True, "false": False}.get(args.compile, args.compile)
+    chosen = [model for model in models(args.smoke, compile) if args.model in (None, model.name)]
+    if args.batch_size:
+        return steps_alone(chosen, machine, args)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="inkmill-train-speed-") as folder:
         # Whole batches only: a short one at the end of each epoch would be compiled for by itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
 ) -> None:
     """A pass that a GPU records goes on as it was recorded: run uncompiled at first, it would stay so for good."""
     small = ["model.backbone=VGG", "model.feature_channel=8", "model.sequence=none", "model.input_width=64"]
-    spec = load_spec(None, [*small, "train.device=cpu", "dataset.batch_size=8", f"results_dir={tmp_path}"])
+    spec = load_spec(
+        None, [*small, "train.device=cpu", "train.compile=true", "dataset.batch_size=8", f"results_dir={tmp_path}"]
+    )
     rig = StepHarness(
         spec,
         take_sample(spec, open_source(SourceSpec(path=str(captchas / "labels.tsv"))), lambda line: None, 16).prepared,
@@ -35,7 +38,7 @@ def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
 
         return torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
 
-    prepare, forward = training_loop.training_input, rig.loop.model.forward
+    prepare, forward = training_loop.augmented_images, rig.loop.model.forward
 
     def augmented(batch: Any) -> Any:
         counted("augmentation")(torch.zeros(3))
@@ -45,10 +48,19 @@ def test_a_short_batch_is_augmented_by_what_is_compiled_while_the_model_is_not(
         counted("model")(torch.zeros(3))
         return forward(*given, **named)
 
-    monkeypatch.setattr(training_loop, "training_input", augmented)
+    monkeypatch.setattr(training_loop, "augmented_images", augmented)
     monkeypatch.setattr(rig.loop.model, "forward", read)
-    rig.loop.spec.train.compile = True
-    rig.loop.spec.dataset.batch_size = 9  # which makes the batches of 8 short ones
-    rig.step(next(rig.repeated()))
+    batch = next(rig.repeated())
+    rows = slice(0, 7)
+    rig.step(
+        replace(
+            batch,
+            images=batch.images[rows],
+            widths=batch.widths[rows],
+            targets=batch.targets[rows],
+            keys=batch.keys[rows],
+            index=batch.index[rows],
+        )
+    )
     rig.close()
     assert compilations == ["augmentation"]

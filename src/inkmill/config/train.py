@@ -117,8 +117,9 @@ class TrainSpec(Section):
     """Arithmetic; auto is bf16 on GPUs that have it, else fp32."""
     channels_last: bool = True
     """Memory layout that convolutions like on GPUs."""
-    compile: bool = False
-    """torch.compile of the backbone; a minute at the start for a faster step."""
+    compile: Literal["auto"] | bool = "auto"
+    """How a GPU does the step: auto captures it as a CUDA graph; true also compiles the backbone, up to a minute at the
+    start for a faster step; false does neither."""
     accumulate: int = Field(1, ge=1)
     """Batches whose gradients are summed before a step."""
     early_stop: int | None = Field(None, ge=1)

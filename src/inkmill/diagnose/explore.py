@@ -246,14 +246,17 @@ class StepTrials:
             harness = StepHarness(spec, self.sampled.prepared, batches=1)
             try:
                 batch, size = next(harness.repeated()), spec.dataset.batch_size
-                if spec.train.compile and len(batch) < size:
+                if spec.train.compile is True and len(batch) < size:
                     raise DataError("an image of its batch cannot be read, and short batches are not compiled")
                 for _ in range(3):
                     harness.step(batch)
+                if spec.train.compile is True and not harness.loop.step.compiled:
+                    raise RuntimeError("its compilation failed")
                 launch_s = harness.clock.launch_s(lambda: harness.step(batch))
                 seconds = median(harness.clock.gpu_s(lambda: harness.step(batch), launch_s) for _ in range(_TRIALS))
                 self.memory = torch.cuda.max_memory_allocated()
-                self.compiled = harness.loop if spec.train.compile and not self.spec.train.compile else None
+                compiled = spec.train.compile is True and self.spec.train.compile is not True
+                self.compiled = harness.loop if compiled else None
                 return _step(settings_of(spec, harness), seconds / size, launch_s / size)
             finally:
                 harness.close()
@@ -262,7 +265,7 @@ class StepTrials:
             self.notes.append(f"dataset.batch_size={spec.dataset.batch_size} does not fit the GPU's memory")
             return None
         except Exception as error:  # a compiler's errors share no base, and none is worth what was measured
-            if not spec.train.compile:
+            if spec.train.compile is not True:
                 raise
             self.notes.append(f"train.compile=true does not run here: {first_line(error)}")
             return None
@@ -279,7 +282,7 @@ def users_step(harness: StepHarness, test: FixedBatch, current: Settings, costs:
 
 def step_to_compile(steps: tuple[StepCost, ...]) -> StepCost | None:
     """Return the fastest step, which would gain most from being compiled; None where one is already."""
-    if any(step.compile for step in steps):
+    if any(step.compile is True for step in steps):
         return None
     return min(steps, key=lambda step: max(step.seconds, step.host))
 

@@ -190,7 +190,7 @@ class _Test:
             self.harness.step(self.batch)
             self.harness.settle()
             self.step_s = perf_counter() - began
-            if perf_counter() > until:
+            if perf_counter() > until and not self.on_gpu:  # a GPU's third step captures it
                 break
         if self.on_gpu:
             self.launch_s = self.harness.clock.launch_s(lambda: self.harness.step(self.batch))

@@ -7,6 +7,7 @@ make the loss infinite, which would end the run.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -228,6 +229,7 @@ class StepHarness:
         self.memory.close()
         del self.loop
         if self.device.type == "cuda":
+            gc.collect()  # a captured step and its functions refer to each other
             torch.cuda.empty_cache()
 
 

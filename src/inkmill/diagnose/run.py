@@ -300,7 +300,7 @@ class _Run:
                 sampled = enough_to_try(sampled, spec)
             spec = self._with_scaled_cache(spec, sampled, room)
             self.say(f"trying the plan: {words_of(plan.overrides)}")
-            if not settings.compile:
+            if settings.compile is not True:
                 self.compiled = None  # gives the GPU's memory back
             seconds, warm_s = self.deadline.part(0.1, 8.0), 3 * _PASS * self.deadline.seconds
             return run_trial(spec, sampled, seconds, warm_s, cold, self.compiled, self.notes.append)

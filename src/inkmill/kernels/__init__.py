@@ -1,4 +1,6 @@
-"""GPU kernels (Triton). They import nothing of inkmill but each other; each has a reference that it is tested against.
+"""GPU kernels (Triton) and, in `graph`, CUDA graphs. They import nothing of inkmill but each other.
+
+Each kernel has a reference that it is tested against:
 
 ctc                        torch.nn.functional.ctc_loss
 resize                     OpenCV's linear resize, to the last bit (data.pipeline.resize)

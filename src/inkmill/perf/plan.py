@@ -161,7 +161,7 @@ def _effort(settings: Settings, current: Settings) -> tuple[Any, ...]:
     """Return how far settings are from simple: the user's own step, no cache, few processes come first."""
     changed = sum(getattr(settings, name) != getattr(current, name) for name in ("precision", "channels_last"))
     return (
-        settings.compile,
+        settings.compile is True,
         abs(settings.batch_size - current.batch_size),
         changed,
         settings.loader != current.loader,

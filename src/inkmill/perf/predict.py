@@ -30,6 +30,8 @@ from inkmill.machine import cores, memory_left
 from inkmill.perf.rules import CACHE_ROOM
 
 Tier = Literal["none", "disk", "ram", "gpu"]
+Compile = Literal["auto"] | bool
+"""As train.compile."""
 Variant = tuple[str, tuple[tuple[str, Any], ...]]
 """A loader's name and the values of its options, by name: what is measured as one."""
 
@@ -95,7 +97,7 @@ class StepCost:
 
     batch_size: int
     precision: str
-    compile: bool
+    compile: Compile
     channels_last: bool
     seconds: float
     host: float
@@ -122,7 +124,7 @@ class Settings:
     options: tuple[tuple[str, Any], ...] = ()
     batch_size: int = 32
     precision: str = "fp32"
-    compile: bool = False
+    compile: Compile = False
     channels_last: bool = True
 
     def keys(self) -> dict[str, Any]:

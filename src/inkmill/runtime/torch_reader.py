@@ -18,11 +18,12 @@ from inkmill.data.loaders import Loader
 from inkmill.data.loaders.device import DeviceLoader
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
+from inkmill.kernels.graph import CapturedFunction, GraphMemory
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.torch_file import load_model
 from inkmill.runtime.reader import BaseReader, Predicted, refuse_nan
 from inkmill.tasks.base import Decoder, Outputs, Task, Truth
-from inkmill.tasks.model import TaskModel, to_input
+from inkmill.tasks.model import TaskModel, Tensors, to_input
 from inkmill.timings import Timings
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -113,6 +114,48 @@ class _InFlight(NamedTuple):
     copy: AsyncHostCopy
 
 
+class ForwardPass:
+    """From images and targets to the outputs that a decoder needs; on a GPU captured once a shape and then replayed.
+
+    Args:
+        model: the network, on its device.
+        names: the outputs.
+        with_loss: add the loss of training.
+        autocast: the precision's context.
+        note: gets one sentence where it cannot be captured.
+        memory: of graphs that run between its calls.
+        captured: capture it on a GPU.
+    """
+
+    def __init__(
+        self,
+        model: TaskModel,
+        names: tuple[str, ...],
+        with_loss: bool = False,
+        autocast: Autocast = nullcontext,
+        note: Callable[[str], Any] = lambda line: None,
+        memory: GraphMemory | None = None,
+        captured: bool = True,
+    ) -> None:
+        self.names, self._model, self._with_loss, self._autocast = names, model, with_loss, autocast
+        device = next(model.parameters()).device
+        self._run: Callable[..., Sequence[Tensor]] = self._forward
+        if captured and device.type == "cuda":
+            self._run = CapturedFunction(self._forward, device, "reading", note, memory, eager_calls=1)
+
+    def __call__(self, images: Tensor, targets: Tensors = ()) -> Sequence[Tensor]:
+        """Return the outputs in the order of `names`, then the loss, of uint8 BHWC images; nothing waits for a GPU."""
+        return self._run(images, *targets)
+
+    def _forward(self, images: Tensor, *targets: Tensor) -> Tensors:
+        with self._autocast():
+            if not self._with_loss:
+                found = self._model.outputs(to_input(images), self.names)
+                return tuple(found[name] for name in self.names)
+            found, loss = self._model.outputs_and_loss(to_input(images), targets, self.names)
+        return (*(found[name] for name in self.names), loss.float())
+
+
 @torch.inference_mode()
 def predict_batches(
     model: TaskModel,
@@ -121,7 +164,7 @@ def predict_batches(
     loader: Iterable[Batch],
     *,
     with_loss: bool = False,
-    autocast: Autocast = nullcontext,
+    forward: ForwardPass | None = None,
     timings: Timings | None = None,
 ) -> Iterator[Predicted]:
     """Yield every batch but empty ones of a loader of device batches with its predictions: validation and `evaluate`.
@@ -135,13 +178,14 @@ def predict_batches(
         decoder: chooses the predictions.
         loader: batches on the model's device.
         with_loss: add truths and the loss of training.
-        autocast: the precision's context.
+        forward: of earlier calls with the same model and decoder, so that nothing is captured again.
         timings: gets the seconds; what the consumer does with a batch counts as the metric's.
 
     Raises:
         ModelFileError: without loss, outputs that are no numbers; with it they are the loss's to report.
     """
     timings = timings or Timings()
+    forward = forward or ForwardPass(model, tuple(decoder.needs), with_loss)
     timings.start()
     waiting: _InFlight | None = None
     for batch in loader:
@@ -149,7 +193,7 @@ def predict_batches(
         if not len(batch):  # all of it bad, or none left for this rank: nothing to read, and a mean of nothing is NaN
             continue
         # 1. Queue this batch.
-        following = _queue(model, task, decoder, batch, with_loss, autocast, timings)
+        following = _queue(model, task, forward, batch, with_loss, timings)
         timings.lap("forward")
         # 2. Take the one before it, which the device has done by now.
         if waiting is not None:
@@ -164,20 +208,14 @@ def predict_batches(
 
 
 def _queue(
-    model: TaskModel, task: Task, decoder: Decoder, batch: Batch, with_loss: bool, autocast: Autocast, timings: Timings
+    model: TaskModel, task: Task, forward: ForwardPass, batch: Batch, with_loss: bool, timings: Timings
 ) -> _InFlight:
-    images = to_input(batch.images)
-    names = tuple(decoder.needs)
     if not with_loss:
-        with autocast():
-            found = model.outputs(images, names)
-        return _InFlight(batch, None, names, AsyncHostCopy(*(found[name] for name in names)))
+        return _InFlight(batch, None, forward.names, AsyncHostCopy(*forward(batch.images)))
     truths = task.truths(batch.targets)
-    targets = model.to_targets(task.encode(truths), batch, images)
+    targets = model.to_targets(task.encode(truths), batch, batch.images.permute(0, 3, 1, 2))
     timings.lap("decode")
-    with autocast():
-        found, loss = model.outputs_and_loss(images, targets, names)
-    return _InFlight(batch, truths, names, AsyncHostCopy(*(found[name] for name in names), loss.float()))
+    return _InFlight(batch, truths, forward.names, AsyncHostCopy(*forward(batch.images, targets)))
 
 
 def _taken(waiting: _InFlight, decoder: Decoder, with_loss: bool, timings: Timings) -> Predicted:

@@ -59,7 +59,7 @@ class TaskModel(Network):
         Args:
             encoded: what `Task.encode` returned.
             batch: which it was encoded from; its targets have followed the augmentation.
-            images: the network's input: its device and its size are those that targets such as maps must have.
+            images: BCHW: their device and size are those that targets such as maps must have.
         """
         return tuple(to_device(array, images.device) for array in encoded)
 

@@ -99,22 +99,27 @@ def open_loader(plan: LoadPlan, dataset: DatasetSpec, device: torch.device, work
 
 
 def training_input(batch: Batch) -> Tensor:
-    """Return the images of a batch as the model takes them, augmented here where the loader left that to the GPU.
+    """Return the images of a batch as the model takes them; see `augmented_images`."""
+    return to_input(augmented_images(batch))
+
+
+def augmented_images(batch: Batch) -> Tensor:
+    """Return the images of a batch, uint8 (B, H, W, C), augmented here where the loader left that to the GPU.
 
     Of parts of whole pictures `batch.matrix` becomes the one to these images, a tensor on their device.
     """
-    images = batch.images
+    images: Tensor = batch.images
     if (deferred := batch.augmentation) is not None:
         if batch.window is not None:
             from inkmill.data.augment.page_passes import apply_deferred_pages
 
-            images, batch.matrix = apply_deferred_pages(images.pages(), deferred, batch.matrix)
+            images, batch.matrix = apply_deferred_pages(batch.images.pages(), deferred, batch.matrix)
             batch.images, batch.augmentation, batch.window = images, None, None
         else:
             from inkmill.data.augment.gpu import apply_deferred
 
             images = apply_deferred(images, deferred)
-    return to_input(images)
+    return images
 
 
 def augments_on(dataset: DatasetSpec, device: torch.device, resize: Resize) -> AugmentOn:

@@ -25,13 +25,28 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.updates = 0
+        on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+        # How far the next update moves the average: on a GPU a number there, for a CUDA graph reads no other.
+        self._share: float | Tensor = torch.zeros((), device=next(model.parameters()).device) if on_gpu else 0.0
         self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
-    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Move the average towards the weights of `model`."""
+        self.count()
+        self.move(model)
+
+    def count(self) -> None:
+        """Count an update, which sets how far the next `move` goes."""
         self.updates += 1
-        decay = self.decay * (1 - math.exp(-self.updates / RISE))
+        share = 1 - self.decay * (1 - math.exp(-self.updates / RISE))
+        if isinstance(self._share, Tensor):
+            self._share.fill_(share)
+        else:
+            self._share = share
+
+    @torch.no_grad()
+    def move(self, model: nn.Module) -> None:
+        """Do the update that was counted: on the model's device alone, so it can be part of a CUDA graph."""
         mine: list[Tensor] = []
         theirs: list[Tensor] = []
         for name, tensor in model.state_dict().items():
@@ -40,7 +55,12 @@ class WeightAverage:
                 theirs.append(tensor.detach())
             else:
                 self.weights[name].copy_(tensor)
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
+        if isinstance(self._share, Tensor):  # there is no lerp of many tensors by a number on the GPU
+            further = torch._foreach_sub(theirs, mine)
+            torch._foreach_mul_(further, self._share)
+            torch._foreach_add_(mine, further)
+        else:
+            torch._foreach_lerp_(mine, theirs, self._share)
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:

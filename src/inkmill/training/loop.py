@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
 
 from inkmill.config.spec import Spec
 from inkmill.crypt import Key
@@ -24,17 +23,18 @@ from inkmill.data.types import Batch
 from inkmill.errors import TrainingError
 from inkmill.modelfile.model_card import with_speeds
 from inkmill.modelfile.torch_file import save_model
-from inkmill.runtime.torch_reader import device_name
+from inkmill.runtime.torch_reader import ForwardPass, device_name
 from inkmill.tasks.model import TaskModel
 from inkmill.timings import Timings
-from inkmill.training.batches import training_input
+from inkmill.training.batches import augmented_images
 from inkmill.training.checkpoint import save_checkpoint
 from inkmill.training.ema import WeightAverage
 from inkmill.training.loss_watch import LossWatch
-from inkmill.training.optim import Schedule, build_optimizer
+from inkmill.training.optim import Schedule, load_optimizer, optimizer_state
 from inkmill.training.prepare import Prepared
 from inkmill.training.progress import Reporter
 from inkmill.training.ranks import StopSignal
+from inkmill.training.step import make_step
 from inkmill.training.validate import Validation, validate
 
 
@@ -114,13 +114,15 @@ class TrainingLoop:
             model = model.to(memory_format=torch.channels_last)
         self.model = model.to(fabric.device)
         self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
-        if settings.compile:  # for one shape: made for any, it would be slower for the one that nearly all batches have
-            self.model.backbone.compile(dynamic=None if spec.model.input_resize == "height" else False)
-        self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(self.model, settings.optim))
+        self.step = make_step(fabric, spec, self.model, self.average, reporter.say)
         steps_per_epoch = -(-len(self.loader) // settings.accumulate)
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
         self.watch = LossWatch(1 if fabric.device.type == "cpu" else settings.log_every, fabric)
         self.progress = Progress()
+        # Reading for validation: captured for itself, and not compiled, which takes longer than most validations.
+        autocast = fabric.autocast if fabric.device.type == "cuda" else nullcontext
+        needs, captured = tuple(self.task.plain_decoder().needs), settings.compile is not False
+        self._forward = ForwardPass(self.model, needs, True, autocast, reporter.say, self.step.memory, captured)
         self._stop = StopSignal(fabric, reporter.say, settings.log_every)
 
     def run(self) -> Progress:
@@ -145,8 +147,7 @@ class TrainingLoop:
 
     def train_on(self, batch: Batch) -> None:
         """Do one step on one batch, outside of any epoch: for measurements."""
-        self._train_batch(batch, steps=True)
-        self._after_step()
+        self._train_batch(batch, updates=True)
         self.watch.forget()
 
     def _train_epoch(self) -> None:
@@ -159,50 +160,31 @@ class TrainingLoop:
             self.loader.set_epoch(progress.epoch)
             for batch in self.loader:
                 progress.batches += 1
-                steps = progress.batches % settings.accumulate == 0 or progress.batches == last
-                self._train_batch(batch, steps)
-                if steps:
-                    self._after_step()
+                updates = progress.batches % settings.accumulate == 0 or progress.batches == last
+                self._train_batch(batch, updates)
         self.watch.check()
         self.watch.add_up()
         self.reporter.epoch_ends(progress.epoch, self.watch.epoch_mean())
         progress.epoch, progress.batches = progress.epoch + 1, 0
 
-    def _train_batch(self, batch: Batch, steps: bool) -> None:
-        # 1. The network's input: augmentation is compiled for itself, and fills short batches up.
-        images = training_input(batch)
-        # 2. Targets, while the device works on the images.
-        targets = self.model.to_targets(self.task.encode(self.task.truths(batch.targets)), batch, images)
-        # 3. Forward and backward; ranks exchange gradients only where a step follows.
-        with self.fabric.no_backward_sync(self.wrapped, enabled=not steps), self._compiled(len(batch)):
-            outputs = self.wrapped(images, *self.model.taught(targets))
-            loss = self.model.loss(outputs, targets) if len(batch) else _no_loss(outputs)
-            self.fabric.backward(loss / self.spec.train.accumulate)
-        # 4. Count; the loss stays on the device until LossWatch asks for it.
+    def _train_batch(self, batch: Batch, updates: bool) -> None:
+        # 1. Images, augmented: the GPU works on them while the targets are encoded.
+        images = augmented_images(batch)
+        encoded = self.task.encode(self.task.truths(batch.targets))
+        targets = self.model.to_targets(encoded, batch, images.permute(0, 3, 1, 2))
+        # 2. The step.
+        rate = self.schedule.apply(self.step.optimizer, self._step_of_schedule()) if updates else 0.0
+        loss = self.step(images, targets, updates)
+        # 3. Count; the loss stays on the device until LossWatch asks for it.
         self.progress.images += len(batch)
-        self.watch.add(loss.detach(), len(batch), batch.keys)
+        self.watch.add(loss, len(batch), batch.keys)
         self.reporter.batch_done(len(batch))
+        if updates:
+            self._after_step(rate)
 
-    def _compiled(self, images: int) -> AbstractContextManager[object]:
-        """Run what is compiled only for full batches: another size would be compiled for a minute, for one batch."""
-        spec = self.spec
-        if not spec.train.compile or spec.model.input_resize == "height" or images == spec.dataset.batch_size:
-            return nullcontext()
-        eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-        return eager
-
-    def _after_step(self) -> None:
+    def _after_step(self, rate: float) -> None:
         progress, settings = self.progress, self.spec.train
-        if settings.clip_grad_norm:
-            self.fabric.clip_gradients(
-                self.wrapped, self.optimizer, max_norm=settings.clip_grad_norm, error_if_nonfinite=False
-            )
-        rate = self.schedule.apply(self.optimizer, self._step_of_schedule())
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
-        if self.average is not None:
-            self.average.update(self.model)
         if progress.step % settings.log_every == 0:
             self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
         due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
@@ -246,9 +228,9 @@ class TrainingLoop:
         self.progress.stopped_early = early is not None and self.progress.validations_since_best >= early
 
     def _score(self, model: TaskModel, timings: Timings) -> Validation:
-        autocast = self.fabric.autocast if self.fabric.device.type == "cuda" else nullcontext
-        with self._compiled(0):
-            found = validate(model, self.val_loaders, self.task, autocast, timings)
+        self.step.before_validation()
+        with self.step.as_compiled(0):
+            found = validate(model, self.val_loaders, self.task, self._forward, timings)
         for loader in self.val_loaders.values():
             self.reporter.notes(loader.stats)
         return found
@@ -284,7 +266,7 @@ class TrainingLoop:
     def resume(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint of `save`."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.step.optimizer, state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         if self.fabric.is_global_zero:  # the sums are those of all ranks
             self.watch.load_state_dict(state["watch"])
@@ -321,7 +303,7 @@ class TrainingLoop:
         return {
             "header": self.prepared.header(self.spec, self.progress.best, self._origin.history).to_json(),
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer_state(self.step.optimizer),
             "branched_from": self._origin.branched_from,
             "optimizer_name": self.spec.train.optim.name,
             "schedule": self.schedule.state_dict(),
@@ -335,9 +317,3 @@ class TrainingLoop:
                 "cuda": torch.cuda.get_rng_state(self.fabric.device) if on_gpu else None,
             },
         }
-
-
-def _no_loss(outputs: Any) -> Tensor:
-    """Return 0 for an empty batch, of a graph that reaches every weight: ranks exchange the gradients of all."""
-    tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    return torch.stack([tensor.sum() for tensor in tensors]).sum() * 0

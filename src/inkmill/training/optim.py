@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from inkmill.config.train import OptimSpec
@@ -17,8 +17,18 @@ FLOOR = 0.01
 """Where cosine and one_cycle end, as a share of the learning rate, unless min_lr is smaller."""
 
 
-def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
-    """Return the optimiser of `spec`; weight decay spares biases and norms (every tensor of one dimension)."""
+_OF_THE_DEVICE = ("lr", "capturable", "foreach", "fused")
+"""Of a group: how its device computes, and the learning rate, which the schedule sets before each step."""
+
+
+def build_optimizer(model: nn.Module, spec: OptimSpec, capturable: bool = False) -> Optimizer:
+    """Return the optimiser of `spec`; weight decay spares biases and norms (every tensor of one dimension).
+
+    Args:
+        model: on the device that it is trained on.
+        spec: the optimiser's section.
+        capturable: its steps can be recorded as a CUDA graph: the learning rate is a number on the GPU.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": spec.weight_decay},
@@ -26,10 +36,29 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
     ]
     groups = [group for group in groups if group["params"]]
     on_gpu = any(p.is_cuda for p in parameters)
+    rate = torch.tensor(spec.rate, device=parameters[0].device) if capturable else spec.rate
     if spec.name == "adadelta":
-        return torch.optim.Adadelta(groups, lr=spec.rate, rho=0.95, eps=1e-8, foreach=on_gpu)
+        return torch.optim.Adadelta(groups, lr=rate, rho=0.95, eps=1e-8, foreach=on_gpu, capturable=capturable)
     kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=spec.rate, betas=(spec.momentum, 0.999), fused=on_gpu)
+    return kind(groups, lr=rate, betas=(spec.momentum, 0.999), fused=on_gpu, capturable=capturable)
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the state of an optimiser as any device can take it up."""
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        for name in _OF_THE_DEVICE:
+            group.pop(name, None)
+    return state
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Take up a saved state, whatever device it comes from."""
+    own = [{name: group[name] for name in _OF_THE_DEVICE if name in group} for group in optimizer.param_groups]
+    groups = [{**saved, **mine} for saved, mine in zip(state["param_groups"], own, strict=True)]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    for group, mine in zip(optimizer.param_groups, own, strict=True):
+        group.update(mine)  # torch has copied the tensor of the learning rate
 
 
 class Schedule:
@@ -57,7 +86,10 @@ class Schedule:
         """Set the learning rate of every group for `step` and return it."""
         rate = self.learning_rate(step)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # the GPU is not waited for
+            else:
+                group["lr"] = rate
         return rate
 
     def validated(self, val_loss: float, val_acc: float) -> None:

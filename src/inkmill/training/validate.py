@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
 from inkmill.data.loaders.device import DeviceLoader
-from inkmill.runtime.torch_reader import Autocast, predict_batches
+from inkmill.runtime.torch_reader import ForwardPass, predict_batches
 from inkmill.tasks.base import Prediction, Scores, Task, Truth
 from inkmill.tasks.model import TaskModel
 from inkmill.timings import Timings
@@ -48,7 +47,7 @@ def validate(
     model: TaskModel,
     loaders: dict[str, DeviceLoader],
     task: Task,
-    autocast: Autocast = nullcontext,
+    forward: ForwardPass | None = None,
     timings: Timings | None = None,
 ) -> Validation:
     """Read every set and score it.
@@ -57,7 +56,7 @@ def validate(
         model: run in evaluation mode; its mode is put back.
         loaders: by set name; with several ranks each rank's loader gives its own slice.
         task: what is read.
-        autocast: the precision's context.
+        forward: see `predict_batches`; with the loss.
         timings: gets the seconds; several validations may share one.
     """
     was_training, timings = model.training, timings or Timings()
@@ -68,7 +67,7 @@ def validate(
     # 1. Read this rank's slice of each set, and gather those of all ranks.
     for name, loader in loaders.items():
         rows: list[Row] = []
-        found = predict_batches(model, task, decoder, loader, with_loss=True, autocast=autocast, timings=timings)
+        found = predict_batches(model, task, decoder, loader, with_loss=True, forward=forward, timings=timings)
         for batch, predictions, truths, loss in found:
             rows += zip(batch.keys, truths or [], predictions, strict=True)
             loss_sum += loss * len(batch)

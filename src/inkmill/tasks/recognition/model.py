@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
-from inkmill.data.types import Batch
 from inkmill.errors import CharsetError, ConfigError
 from inkmill.nn.backbones import build_backbone
 from inkmill.nn.necks.bilstm import bilstm_stack
 from inkmill.nn.rectifiers.tps import TPS
 from inkmill.nn.simulate import simulate_int8
-from inkmill.tasks.model import Adopted, TaskModel, Tensors, to_device
+from inkmill.tasks.model import Adopted, TaskModel, Tensors
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.clova_names import in_our_names
 from inkmill.tasks.recognition.decoder import ALL, BEST
@@ -78,11 +76,6 @@ class Recognizer(TaskModel):
     def _scores(self, features: Tensor, *taught: Tensor) -> Any:
         logits: Tensor = self.head(features, *taught)
         return (logits, self.guide(features, *taught)) if taught and self.guide is not None else logits
-
-    def to_targets(self, encoded: tuple[NDArray[Any], ...], batch: Batch, images: Tensor) -> Tensors:
-        """Return class ids on the device and lengths on the CPU, where torch's CTC loss needs them."""
-        ids, lengths = encoded
-        return to_device(ids, images.device), torch.from_numpy(lengths)
 
     def taught(self, targets: Tensors) -> Tensors:
         """Return the class ids."""

@@ -117,5 +117,8 @@ class AttentionHead(Head):
 
 
 def _may_look() -> bool:
-    """Whether a decision may hang on a tensor's value: not while a graph is recorded for export or compilation."""
-    return not (torch._C._get_tracing_state() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export())
+    """Whether a decision may hang on a tensor's value: not while a graph is recorded, whatever for."""
+    recorded = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return not (
+        recorded or torch._C._get_tracing_state() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
+    )

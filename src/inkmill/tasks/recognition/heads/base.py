@@ -50,10 +50,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
-        """Return the mean loss of a batch, a float32 scalar; targets int64 (B, L), lengths int64 (B,) on the CPU.
-
-        torch's CTC loss lays its work out on the CPU: lengths that lie on a GPU would be waited for in every step.
-        """
+        """Return the mean loss of a batch, a float32 scalar; targets int64 (B, L), lengths int64 (B,) on any device."""
         raise NotImplementedError
 
     def read(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,7 @@ class CTCHead(Head):
         log_probs = logits.float().log_softmax(dim=2)
         if logits.is_cuda and _HAS_TRITON and targets.shape[1] <= _MAX_TARGET:
             return _loss_on_gpu(log_probs, targets, lengths)
+        lengths = lengths.cpu()  # torch lays its work out there
         steps = torch.full_like(lengths, logits.shape[1])
         with torch.autocast(logits.device.type, enabled=False):
             return F.ctc_loss(
