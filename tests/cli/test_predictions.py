@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
+from inkmill.cli.options import make_console, visible
 from inkmill.cli.predictions import write_predictions
 from inkmill.errors import DataError, OutputError
 from inkmill.tasks.recognition.decoder import Reading
@@ -86,3 +88,18 @@ def test_a_file_of_the_users_is_not_replaced_unless_told_and_one_of_ours_is(kind
 def test_a_device_is_not_replaced() -> None:
     with pytest.raises(OutputError, match="/dev/null: it is a device; a regular file was expected"):
         write_predictions(READINGS, FIELDS, "csv", Path("/dev/null"))
+
+
+def test_names_that_would_steer_the_terminal_are_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[2Jb\u202ec\x9b1m.png"
+    assert visible(f"{name}\tq\nđ") == "a\\x1b[2Jb\\u202ec\\x9b1m.png\tq\nđ"
+    write_predictions([Reading("x", 0.5, name)], FIELDS, "table")
+    console = make_console()
+    console.print(name, markup=False)
+    table = Table("set")
+    table.add_row(name)
+    console.print(table)
+    said = capsys.readouterr().out
+    assert said.count("a\\x1b[2Jb\\u202ec\\x9b1m.png") == 3
+    assert "\x1b" not in said
+    assert "\u202e" not in said

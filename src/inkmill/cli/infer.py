@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inkmill.cli.options import SpecFile, arguments, load, split_model
+from inkmill.cli.options import SpecFile, arguments, load, split_model, visible
 
 
 class Format(StrEnum):
@@ -52,11 +52,11 @@ def infer(
 
     problems: list[str] = []
     fields, predictions = run(
-        loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {line}", err=True)
+        loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {visible(line)}", err=True)
     )
     write_predictions(predictions, fields, kind or _by_suffix(output), output, overwrite=overwrite)
     for problem in problems:
-        typer.echo(f"inkmill: {problem}", err=True)
+        typer.echo(f"inkmill: {visible(problem)}", err=True)
     if problems:
         raise typer.Exit(1)
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import typer
 
+from inkmill.cli.options import visible
 from inkmill.errors import InkmillError, MissingExtraError
 from inkmill.files import explain
 from inkmill.registry import suggest
@@ -112,7 +113,7 @@ def _sentence(error: Exception, verb: str) -> str | None:
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"inkmill: {sentence}", file=sys.stderr)
+    print(f"inkmill: {visible(sentence)}", file=sys.stderr)
     return code
 
 

@@ -5,6 +5,7 @@ Nothing heavy is imported at the top of any file of this package, so that `inkmi
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from inkmill.config.spec import Spec
 
+# Control characters but TAB and line feed, and those that turn the direction of what follows.
+_HIDDEN = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 MODEL_SUFFIXES = (".safetensors", ".pth", ".onnx")
 
 # TAO's keys for the same: sets that are given by position stand in place of those of the spec, however it spells them.
@@ -84,10 +87,26 @@ def load(spec: Sequence[str] | None, overrides: Sequence[str], **positional: Any
             raise ConfigError(f"-e {' -e '.join(many)}: expected a file or a preset, or a preset and then a file")
 
 
+def visible(text: str) -> str:
+    """Return a text as it may go to a terminal: what would move its cursor, recolour or turn it is spelled out.
+
+    Names of files, labels and keys come from data that nobody has looked at; an escape sequence in one could rewrite
+    what the terminal shows.
+    """
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def make_console(error: bool = False) -> Console:
     """Return the console of the standard output, or error; where that is a file, lines are not cut at 80 columns."""
     from rich.console import Console
+    from rich.text import Text
+
+    class VisibleConsole(Console):
+        """Shows every text by `visible`."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)
 
     if error:
-        return Console(stderr=True)
-    return Console() if sys.stdout.isatty() else Console(width=160)
+        return VisibleConsole(stderr=True)
+    return VisibleConsole() if sys.stdout.isatty() else VisibleConsole(width=160)

@@ -11,12 +11,13 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from inkmill.cli.options import visible
 from inkmill.errors import OutputError
 from inkmill.files import atomic_path, explain, open_data
 from inkmill.tasks.base import Prediction
@@ -57,7 +58,8 @@ def write_predictions(
         sys.stdout.flush()
         if isinstance(sys.stdout, io.TextIOWrapper) and kind != "table":
             sys.stdout.reconfigure(encoding="utf-8", errors=_NAMES)
-        _write(predictions, fields, kind, sys.stdout)
+        shown = kind != "table" and sys.stdout.isatty()
+        _write(predictions, fields, kind, cast(TextIO, _Shown()) if shown else sys.stdout)
         return
     with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", errors=_NAMES, newline="") as file:
         _write(predictions, fields, kind, file)
@@ -66,6 +68,13 @@ def write_predictions(
 def _write(predictions: Iterable[Prediction], fields: Sequence[str], kind: str, file: TextIO) -> None:
     write = {"table": _write_table, "csv": _write_csv, "tsv": _write_tsv, "jsonl": _write_jsonl}[kind]
     write(predictions, fields, file)
+
+
+class _Shown:
+    """The terminal, in whose lines nothing moves the cursor; a file or a pipe gets names as they are."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(visible(text))
 
 
 def _check_place(output: Path, fields: Sequence[str], overwrite: bool) -> None:
@@ -92,7 +101,7 @@ def _write_table(predictions: Iterable[Prediction], fields: Sequence[str], file:
         table.add_column(name, overflow="fold", justify="right" if name == "confidence" else "left")
     for prediction in predictions:  # as Text: a label such as [red] is not markup
         cells = map(_cell, prediction.as_dict().values())
-        table.add_row(Text(prediction.key), *map(Text, cells))
+        table.add_row(Text(visible(prediction.key)), *map(Text, map(visible, cells)))
     Console(file=file, width=None if file.isatty() else _UNCUT).print(table)
 
 

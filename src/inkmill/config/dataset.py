@@ -24,6 +24,9 @@ class SourceSpec(Section):
     """The label file, where `path` is the folder of the images it names."""
     format: str = "auto"
     """Name of the label format; auto recognises it."""
+    inside_only: bool = False
+    """Images that the label file names outside the folder of the set (absolute paths, `..`, links) count as missing;
+    for label files of strangers."""
     weight: float = Field(1.0, gt=0)
     """How often its samples are drawn in training, relative to the others: 2 shows each sample twice an epoch."""
 

@@ -52,6 +52,17 @@ def load_spec(file: Path | str | None = None, overrides: Sequence[Override] = ()
     return merger.spec()
 
 
+_BY_POSITION = {
+    "evaluate.checkpoint": "MODEL PATH...",
+    "prune.checkpoint": "MODEL",
+    "export.checkpoint": "MODEL",
+    "quantize.model_path": "MODEL",
+    "gen_trt_engine.onnx_file": "MODEL",
+    "dataset_convert.input_img_dir": "SOURCE DESTINATION",
+}
+"""What may stand on the command line instead of a key."""
+
+
 def require(spec: Spec, key: str, verb: str) -> Any:
     """Return the value of a dotted key that `verb` cannot do without.
 
@@ -62,7 +73,8 @@ def require(spec: Spec, key: str, verb: str) -> Any:
     for part in key.split("."):
         value = getattr(value, part)
     if value is None or value == "" or value == []:
-        raise ConfigError(f"{verb} needs {key}: give it in the spec file (-e FILE) or as {key}=VALUE")
+        by_hand = f"`inkmill {verb} {_BY_POSITION[key]}`, " if key in _BY_POSITION else ""
+        raise ConfigError(f"{verb} needs {key}: give {by_hand}{key}=VALUE, or the key in the spec file (-e FILE)")
     return value
 
 

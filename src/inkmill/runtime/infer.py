@@ -35,7 +35,7 @@ def infer(
             `inference.inference_dataset_dir` is read too.
         images: files, folders (searched recursively), globs, and lists of them (`@list.txt`, one a line).
         problems: gets one sentence for each image that could not be read; without it the first is raised.
-        say: gets a line: what reads and where; and how many pictures look like something that the model does not read.
+        say: gets a line: what reads and where; and how many pictures look like nothing that the model reads.
 
     Returns:
         The fields of a prediction, and the predictions in order, read while they are taken.
@@ -47,7 +47,10 @@ def infer(
     checkpoint = settings.checkpoint or str(weights.path("reader"))
     asked = [*images, *([settings.inference_dataset_dir] if settings.inference_dataset_dir else [])]
     if not asked:
-        raise ConfigError("infer needs images: give files, folders or globs, or inference.inference_dataset_dir")
+        raise ConfigError(
+            "infer needs images: give `inkmill infer MODEL IMAGE...` (files, folders, globs, @list.txt), or "
+            "inference.inference_dataset_dir"
+        )
     paths = find_images(asked)
     reader = load_reader(checkpoint, encryption_key=spec.encryption_key)
     reader.use(reader.task.decoder_of(settings))

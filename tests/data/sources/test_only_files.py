@@ -11,6 +11,7 @@ from tests.data.conftest import MakeImages
 from inkmill.config.dataset import SourceSpec
 from inkmill.crypt import read_plain
 from inkmill.data.formats.lines import MAX_FILE_BYTES, head_lines, read_text
+from inkmill.data.jobs.check_page import _picture
 from inkmill.data.jobs.scan import scan
 from inkmill.data.sources import Source, open_source
 from inkmill.data.sources.open import find_images
@@ -69,9 +70,27 @@ def test_a_label_file_that_is_too_large_to_hold_is_refused_unread(tmp_path: Path
         stream.truncate(MAX_FILE_BYTES + 1)  # a hole: it takes no place on the disk
     with pytest.raises(LabelFileError, match="larger than the 1,024 MiB"):
         read_text(file)
-    assert head_lines(file) == ["\0" * 32768]
+    assert head_lines(file) == ["\0" * 65536]
 
 
 def test_what_has_no_end_is_read_up_to_its_limit() -> None:
     with pytest.raises(OSError, match="larger than the 1 MiB"):
         read_data("/dev/zero", 1 << 20, pipes=True)
+
+
+def test_inside_only_reads_nothing_from_outside_and_the_page_of_check_never_shows_it(
+    make_images: MakeImages, tmp_path: Path
+) -> None:
+    make_images(tmp_path / "secret", ["s.png"])
+    folder = make_images(tmp_path / "set", ["a.png"])
+    (folder / "link.png").symlink_to(tmp_path / "secret" / "s.png")
+    names = ["a.png", "../secret/s.png", str(tmp_path / "secret" / "s.png"), "link.png"]
+    (folder / "labels.tsv").write_text("".join(f"{name}\tx\n" for name in names))
+    assert faults(source_of(folder)) == {}
+    guarded = open_source(SourceSpec(path=str(folder), inside_only=True))
+    assert set(faults(guarded)) == set(names[1:])
+    assert all("the image lies outside" in fault for fault in faults(guarded).values())
+    open_set = source_of(folder)
+    assert [open_set.outside(index) for index in range(4)] == [False, True, True, True]
+    (shown,) = _picture(open_set, 3, "x", "ok")
+    assert shown.image == "outside the folder of the set: not shown"

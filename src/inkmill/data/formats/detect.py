@@ -29,6 +29,7 @@ _NOT_LABELS = frozenset({"characters.txt", "manifest.json", "rejects.tsv", "requ
 _NOT_LABELS_BEGIN = re.compile(
     r"\.|readme|licen[sc]e|(characters?|vocab(ulary)?|charset|dict(ionary)?)([-_.]|$)", re.IGNORECASE
 )
+_PACKED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _IMAGE_FOLDERS = ("images", "imgs", "img", "image", "IMG")
 _HEAD = 64  # lines of a label file that are tried, and images that are searched for
 _MANY = 16  # label files of one folder that are tried
@@ -64,6 +65,8 @@ def detect_format(path: Path, images: Path | None = None, label_pattern: str | N
     Raises:
         DataError: nothing fits; the message says what was tried and what each lacked.
     """
+    if path.is_file() and path.name.lower().endswith(_PACKED_TARS):
+        raise DataError(f"{path} is a compressed tar, in which no sample can be found: unpack it with `tar -xf`")
     if path.suffix.lower() == ".tar":
         return Detected("shards", "", path, path.parent, f"{path} is a tar file")
     if path.name == "data.mdb":
@@ -167,6 +170,8 @@ def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Dete
             return Detected("labels", fmt.name, folder, folder, why)
     image = next(list_images(folder), None)
     found = f"the image {image}, whose name does not match label_pattern" if image else "no image"
+    if packed := next(_with_suffix(folder, {".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"}), None):
+        found += f", but {packed}: unpack it first"
     wanted = "a label file, a data.mdb, tar shards, or images with their labels in .txt files or names"
     raise DataError(f"{folder} is no data set that inkmill knows: expected {wanted}, and found {found}")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from inkmill.config.dataset import DatasetSpec
@@ -13,6 +17,10 @@ from inkmill.errors import ConfigError, LabelFileError
 
 DEFAULT_PATTERN: str = DatasetSpec.model_fields["label_pattern"].default
 """The label is what stands before the first dot; a number after it tells images with the same label apart."""
+
+_SECONDS = 5.0
+"""For the names that are matched at once: a good pattern takes a millisecond, (a+)+ takes years."""
+_AT_ONCE = 256
 
 # What some system does not allow in a name, and the dot, which ends the label.
 _UNSAFE = '/\\.<>:"|?*\t\r\n\0'
@@ -52,12 +60,15 @@ class FileName(LabelFormat):
 
     def read(self, path: Path) -> Iterator[Entry]:
         """See `LabelFormat.read`; an image whose name does not match is an error, since its label is unknown."""
-        for image in list_images(path):
-            label = self._label(image)
-            if label is None:
-                wrong = f"the name does not match label_pattern {self.label_pattern!r}"
-                raise LabelFileError(f"{wrong}: change the pattern or move the file away", path / image)
-            yield Entry(image, Text(label), 1)
+        images = list_images(path)
+        while some := list(islice(images, _AT_ONCE)):
+            with self._in_time(some[0]):
+                labels = [self._match(image) for image in some]
+            for image, label in zip(some, labels, strict=True):
+                if label is None:
+                    wrong = f"the name does not match label_pattern {self.label_pattern!r}"
+                    raise LabelFileError(f"{wrong}: change the pattern or move the file away", path / image)
+                yield Entry(image, Text(label), 1)
 
     def write(self, path: Path, entries: Iterable[Entry]) -> None:
         """See `LabelFormat.write`; the names are the labels, so this only checks that they say what they should."""
@@ -81,5 +92,34 @@ class FileName(LabelFormat):
         return f"{target.value if isinstance(target, Text) else ''}.{index}{suffix}"
 
     def _label(self, image: str) -> str | None:
+        with self._in_time(image):
+            return self._match(image)
+
+    @contextmanager
+    def _in_time(self, first: str) -> Iterator[None]:
+        """Raise ConfigError where matching takes too long; `first` is the name that is matched first.
+
+        Python's regular expressions look for signals while they search, in the main thread, so an alarm ends them.
+        """
+        limited = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        if not limited or self.label_pattern == DEFAULT_PATTERN:
+            yield
+            return
+
+        def too_long(number: int, frame: object) -> None:
+            raise ConfigError(
+                f"label_pattern {self.label_pattern!r} takes more than {_SECONDS:g} s for names such as {first}: it "
+                "tries the same characters in too many ways; leave out a repetition within another, as in (a+)+"
+            )
+
+        before = signal.signal(signal.SIGALRM, too_long)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _match(self, image: str) -> str | None:
         match = self._pattern.fullmatch(PurePosixPath(image).stem)
         return match["label"] if match else None

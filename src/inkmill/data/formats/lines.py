@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from inkmill.errors import LabelFileError
-from inkmill.files import atomic_path, explain, open_data, read_data
+from inkmill.files import UNPACK, atomic_path, compression_of, explain, open_data, read_data
 
 MAX_LINE_BYTES = 1 << 20
 """Longest line of a label file: a megabyte holds any label, and keeps a binary file from filling the memory."""
@@ -40,6 +40,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         LabelFileError: no such file, not text in one of these encodings, or a line over MAX_LINE_BYTES.
     """
     for number, line in raw_lines(path):
+        if number == 1:
+            _refuse_old_mac(line, path)
         text = line.removesuffix("\n").removesuffix("\r")
         if text.strip():
             yield number, text
@@ -49,7 +51,10 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number, text with its line end) of every line, blank ones too; raises as `read_lines`."""
     try:
         with open_data(path) as stream:
-            encoding, skip = _encoding(stream.read(4096))
+            head = stream.read(4096)
+            if packed := compression_of(head):
+                raise LabelFileError(f"it is compressed with {packed}: {UNPACK[packed]}", path)
+            encoding, skip = _encoding(head)
             stream.seek(skip)
             for number, raw in enumerate(_split(stream, encoding, path), 1):
                 yield number, _decode(raw, encoding, path, number)
@@ -80,8 +85,12 @@ def head_lines(path: Path, count: int = 64) -> list[str]:
             head = stream.read(1 << 16)
     except OSError as error:
         raise LabelFileError(f"cannot be read ({explain(error)})", path) from error
+    if packed := compression_of(head):
+        raise LabelFileError(f"it is compressed with {packed}: {UNPACK[packed]}", path)
     encoding, skip = _encoding(head[:4096])
-    lines = head[skip:].decode(encoding, errors="replace").split("\n")
+    text = head[skip:].decode(encoding, errors="replace")
+    _refuse_old_mac(text, path)
+    lines = text.split("\n")
     if len(head) == 1 << 16 and len(lines) > 1:
         lines.pop()  # the last line is cut in the middle
     return [line.removesuffix("\r") for line in lines if line.strip()][:count]
@@ -93,14 +102,23 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         stream.writelines(f"{line}\n" for line in lines)
 
 
+def _refuse_old_mac(first: str, path: Path) -> None:
+    """Refuse a text of one line with CRs within: all its lines would be one. JSON needs no lines."""
+    if "\n" not in first and "\r" in first.rstrip("\r") and not first.lstrip().startswith("{"):
+        raise LabelFileError("its lines end with CR alone, as on old Macs: save it with LF line ends", path, 1)
+
+
 def _encoding(head: bytes) -> tuple[str, int]:
     """Return the encoding and the length of the byte-order mark."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding, len(mark)
-    # UTF-16 without a mark: Latin letters, commas and line ends have a zero byte, always on the same side.
+    # UTF-16 without a mark: Latin letters, commas and line ends have a zero byte, all on the same side, and names of
+    # files consist of them. A few zeros, or on both sides, are a damaged file.
     if b"\x00" in head:
-        return ("utf-16-le" if head[1::2].count(0) >= head[0::2].count(0) else "utf-16-be"), 0
+        low, high = head[0::2].count(0), head[1::2].count(0)
+        if max(low, high) > max(1, len(head) // 20) and min(low, high) * 20 <= max(low, high):
+            return ("utf-16-le" if high >= low else "utf-16-be"), 0
     return "utf-8", 0
 
 
@@ -147,6 +165,9 @@ def _check_length(line: bytes, path: Path, number: int) -> None:
 
 
 def _decode(raw: bytes, encoding: str, path: Path, number: int) -> str:
+    if encoding == "utf-8" and b"\0" in raw:
+        number += raw.count(b"\n", 0, raw.index(0))
+        raise LabelFileError("it holds a NUL (a byte 0), as damaged and binary files do: write it anew", path, number)
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError as error:

@@ -122,6 +122,8 @@ def _kept_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
 
 def _picture(source: Source, index: int, caption: str, verdict: Literal["ok", "wrong"]) -> Sequence[Picture]:
     """Return the picture of a sample, or nothing where its file has gone since the check."""
+    if source.outside(index):  # the page travels, and a label file may name any picture of this machine
+        return [Picture("outside the folder of the set: not shown", caption, verdict)]
     try:
         data = source.image(index)
     except DataError:

@@ -100,6 +100,10 @@ class Source(ABC):
         """Return the keys and the targets of many samples, without reading an image."""
         return [self.key(i) for i in index], [self.target(i) for i in index]
 
+    def outside(self, index: int) -> bool:
+        """Return whether the image of sample `index` lies outside the folder of the data set, where its name led."""
+        return False
+
     def files(self, index: Sequence[int]) -> list[Path]:
         """Return the files that hold the images of some samples, each once; empty if they are not in files."""
         return []

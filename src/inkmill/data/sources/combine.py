@@ -52,6 +52,11 @@ class _Composed(Source):
         number, inner = self.locate(index)
         return self.parts()[number].image(inner)
 
+    def outside(self, index: int) -> bool:
+        """See `Source.outside`."""
+        number, inner = self.locate(index)
+        return self.parts()[number].outside(inner)
+
     def key(self, index: int) -> str:
         """See `Source.key`."""
         number, inner = self.locate(index)

@@ -30,6 +30,7 @@ class FolderSource(Source):
     Args:
         detected: which file, which format, and where the images are (see `formats.detect`).
         label_pattern: regular expression for labels in file names.
+        inside: refuse to read an image outside the folder of the set, where a label file of strangers may lead.
 
     Raises:
         LabelFileError: a line that is not in the format.
@@ -38,9 +39,9 @@ class FolderSource(Source):
 
     small_files = True
 
-    def __init__(self, detected: Detected, label_pattern: str | None = None) -> None:
+    def __init__(self, detected: Detected, label_pattern: str | None = None, inside: bool = False) -> None:
         super().__init__(_name_of(detected), (detected.why,))
-        self.root, self.format = detected.root, detected.format
+        self.root, self.format, self._inside = detected.root, detected.format, inside
         if detected.format == FileName.name:
             self.label_pattern = label_pattern or DEFAULT_PATTERN
         self._images, self._labels, self._kind = _read(detected, label_pattern)
@@ -58,11 +59,19 @@ class FolderSource(Source):
         index = self._checked(index)
         # os.path and open are several times faster than pathlib, and this runs for every sample of every epoch.
         path = os.path.join(self.root, self._images[index])  # noqa: PTH118
+        if self._inside and self.outside(index):
+            raise DataError(f"{self.key(index)}: the image lies outside {self.root} (inside_only)")
         try:
             return read_image(path, self.key(index))
         except (OSError, ValueError) as error:
             reason = explain(error) if isinstance(error, OSError) else str(error)
             raise DataError(f"{self.key(index)}: the image cannot be read ({reason})") from error
+
+    def outside(self, index: int) -> bool:
+        """See `Source.outside`; links are followed."""
+        top = os.path.realpath(self.root)
+        path = os.path.realpath(os.path.join(top, self._images[index]))  # noqa: PTH118
+        return not path.startswith(os.path.join(top, ""))  # noqa: PTH118
 
     def key(self, index: int) -> str:
         """See `Source.key`."""

@@ -57,7 +57,7 @@ def open_source(spec: SourceSpec, *, label_pattern: str | None = None, folder_fo
         return _shards(detected)
     if detected.kind == "lmdb":
         return _lmdb(detected.labels, multilabel=spec.format == "multilabel")
-    return FolderSource(detected, label_pattern)
+    return FolderSource(detected, label_pattern, spec.inside_only)
 
 
 def _find(spec: SourceSpec, path: Path, label_pattern: str | None) -> Detected:
