@@ -98,10 +98,13 @@ def train(spec: Spec, *, console: Console | None = None) -> TrainResult:
 
 
 def _done(spec: Spec) -> TrainResult | None:
-    """Return the result of a stage that has trained to its end, None where there is more to do."""
+    """Return the result of a stage that has trained to its end, None where there is more to do.
+
+    Its weights may be gone: they are needed where the next stage begins, and that one may be under way.
+    """
     folder = results_folder(spec, "train")
     model, written = folder / "best_accuracy.safetensors", folder / "metrics.json"
-    if not (model.is_file() and written.is_file()):
+    if not written.is_file():
         return None
     metrics = json.loads(written.read_text("utf-8"))
     if metrics.get("epochs", 0) < spec.train.num_epochs:
