@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inkmill.config.synthetic import SyntheticSpec
 from inkmill.data.augment.random_numbers import sample_states
 from inkmill.synth.atlas import Atlas, build_atlas
 from inkmill.synth.characters import CHARACTERS
 from inkmill.synth.compose import ground_cells
+from inkmill.synth.engine import Settings
 from inkmill.synth.fonts import CARRIED
 from inkmill.synth.params import GroundTable, SynthParams
 from inkmill.synth.sampling import OTHER_CHARACTERS, SynthSampler
@@ -59,3 +61,9 @@ def sampled(sampler: SynthSampler) -> SynthParams:
 @pytest.fixture(scope="session")
 def encode():
     return codes_of
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """Three fonts, all texts."""
+    return Settings(SyntheticSpec(fonts=[str(file) for file in FILES], share=1, samples=200), CHARACTERS, 40)

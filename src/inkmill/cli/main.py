@@ -23,6 +23,7 @@ from inkmill.registry import suggest
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "convert": ("dataset_convert",),
+    "synth": (),
     "check": (),
     "train": (),
     "evaluate": ("val", "eval"),

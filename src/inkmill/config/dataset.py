@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from inkmill.config.base import MAX_BATCH_SIZE, MAX_WORKERS, Section
+from inkmill.config.synthetic import SyntheticSpec
 from inkmill.registry import load_attribute, names_in
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class DatasetSpec(Section):
     """loader=dali: who reads training shards; DALI's own reader shuffles only locally, see docs/dali.md."""
     augmentation: AugmentationSpec = Field(default_factory=AugmentationSpec)
     """Random changes to training images."""
+    synthetic: SyntheticSpec = Field(default_factory=SyntheticSpec)
+    """Synthetic text among the training samples; see docs/synth.md."""
     on_bad_sample: Literal["raise", "skip", "quarantine"] = "raise"
     """What happens to a sample that turns out unreadable while training: raise an error, skip it (counted and shown),
     or quarantine it (skipped, and copied to {results_dir}/train/quarantine with the reason)."""

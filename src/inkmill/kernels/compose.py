@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inkmill.kernels.rounding import nearest
 
-TILE = 8, 32
+TILE = 8, 8
 """Rows and columns of the output that one program draws."""
 
 

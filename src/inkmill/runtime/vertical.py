@@ -7,7 +7,7 @@ A picture is tall where it is more than 1.5 times as high as wide: no other pict
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Literal
@@ -128,8 +128,8 @@ class _WithTurned(Source):
         return self._source.target(self._locate(index)[0])
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
-        with self._source.reading() as get:
+    def reading(self, index: Sequence[int] = ()) -> Iterator[Callable[[int], Sample]]:
+        with self._source.reading([self._locate(one)[0] for one in index]) as get:
 
             def get_turned(index: int) -> Sample:
                 inner, turn = self._locate(index)

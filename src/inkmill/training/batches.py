@@ -23,6 +23,7 @@ from inkmill.data.types import Batch
 from inkmill.errors import ConfigError
 from inkmill.tasks.model import to_input
 from inkmill.training.prepare import Prepared
+from inkmill.training.synthetic import on_device, with_files
 
 VAL_WORKERS = 2
 """Validation loaders stay open beside the training loader; two processes each are enough."""
@@ -45,7 +46,7 @@ def open_loaders(
             loader = open_loader(plan, dataset, fabric.device, workers)
             return stack.enter_context(DeviceLoader(loader, fabric.device))
 
-        train = opened(plan, dataset.workers)
+        train = stack.enter_context(DeviceLoader(_training_loader(spec, prepared, plan, fabric.device), fabric.device))
         val = {
             name: opened(
                 replace(
@@ -62,6 +63,20 @@ def open_loaders(
             for name, one in prepared.val.items()
         }
         yield train, val
+
+
+def _training_loader(spec: Spec, prepared: Prepared, plan: LoadPlan, device: torch.device) -> Loader:
+    """Return the loader of the training samples, real, synthetic or both."""
+    dataset = spec.dataset
+
+    def real(plan: LoadPlan) -> Loader:
+        return open_loader(plan, dataset, device, dataset.workers)
+
+    if prepared.synthetic is None:
+        return real(plan)
+    if device.type == "cuda":
+        return on_device(plan, prepared.synthetic, device, real if prepared.real else None)
+    return real(with_files(plan, prepared.synthetic, prepared.real))
 
 
 def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> LoadPlan:

@@ -15,11 +15,14 @@ from inkmill.data.jobs.check import SampleRules, check_once, check_targets
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Mix, Source, Subset, fresh_name, holdout, open_source
-from inkmill.errors import ConfigError, DataError
+from inkmill.errors import DataError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.modelfile.model_card import step
+from inkmill.synth.engine import Settings
+from inkmill.synth.source import SyntheticSource
 from inkmill.tasks import find_task
 from inkmill.tasks.base import Say, Task
+from inkmill.training.synthetic import alone, alphabet, check_share, held_out, settings_of
 from inkmill.version import __version__
 
 CHECKED_HERE = 5000
@@ -49,11 +52,15 @@ class Prepared:
         train: the training sets, mixed.
         val: validation sets by name.
         task: settled on the training labels.
+        synthetic: what synthetic samples are drawn from, None for none.
+        real: whether `train` holds real samples; else it stands for the synthetic ones.
     """
 
     train: PreparedSet
     val: dict[str, PreparedSet]
     task: Task
+    synthetic: Settings | None = None
+    real: bool = True
 
     @property
     def resize(self) -> Resize:
@@ -126,12 +133,13 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
     """
     # 1. Open the sets.
     train, val = open_sets(spec, "train", say), open_sets(spec, "val", say)
-    if not train:
-        raise ConfigError("train needs data: give dataset.train=PATH, or dataset.train_dataset_dir")
+    check_share(spec, len(train))
     # 2. Hold some out where no validation set is given.
     parts = [] if val else [_parts(source, spec.dataset.val_fraction, say) for source in train]
     # 3. Settle the task on all training labels: those held out may have characters of their own.
-    task = settle(spec, train, say)
+    drawn = spec.dataset.synthetic.share > 0
+    task = settle(spec, [*train, alphabet(spec)] if drawn else train, say)
+    synthetic = settings_of(spec, task, say) if drawn else None
     rules = task.rules()
     # 4. Check whole sets, as `inkmill check` does, which knows of no parts: so both refuse the same sets.
     checked = [_checked(source, rules, spec, cache, say) for source in train]
@@ -144,13 +152,17 @@ def prepare(spec: Spec, cache: Path, say: Say) -> Prepared:
         val_sets = [_usable(*one, rules.resize, held) for one, (_, held) in zip(checked, parts, strict=True)]
         val_sets = [replace(one, lost={}) for one in val_sets]  # counted once, with the part to train on
     # 6. Mix the training sets, show rare classes more often, and name the validation sets.
-    weights = [one.weight for one in spec.dataset.sources("train")]
-    joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
-    joined = _repeated(joined, task, say)
+    if train:
+        weights = [one.weight for one in spec.dataset.sources("train")]
+        joined = train_sets[0] if weights == [1.0] else _mixed(train_sets, weights)
+        joined = _repeated(joined, task, say)
+    elif synthetic is not None:
+        joined = PreparedSet(alone(synthetic), None, {})
+        val_sets = val_sets or [_drawn(held_out(synthetic), rules.resize)]
     named: dict[str, PreparedSet] = {}
     for one in val_sets:
         named[fresh_name(one.source.name, named)] = one
-    return Prepared(joined, named, task)
+    return Prepared(joined, named, task, synthetic, bool(train))
 
 
 def open_sets(spec: Spec, side: Literal["train", "val"], say: Say) -> list[Source]:
@@ -246,6 +258,11 @@ def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[n
     if resize.buckets:
         widths = np.array([resize.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
     return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
+
+
+def _drawn(source: SyntheticSource, resize: Resize) -> PreparedSet:
+    widths = [resize.bucket_width(*size) for size in source.sizes().tolist()] if resize.buckets else None
+    return PreparedSet(source, None if widths is None else np.array(widths, np.int32), {})
 
 
 def _repeated(one: PreparedSet, task: Task, say: Say) -> PreparedSet:

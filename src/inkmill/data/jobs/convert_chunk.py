@@ -13,6 +13,7 @@ import unicodedata
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from inkmill.data.jobs.rejects import copy_suffix, suffix_of
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources.base import Source
 from inkmill.data.sources.shards import Member, index_path, write_index
-from inkmill.data.types import Labels, Target, Text
+from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, ImageError
 from inkmill.files import make_folder, writing
 
@@ -104,17 +105,22 @@ def convert_chunk(plan: ConvertPlan, chunk: Chunk) -> ChunkResult:
     result = ChunkResult(chunk.number, len(chunk.indices))
     # What a worker cannot write is an error about the destination: the scratch folder means nothing to a user.
     with writing(plan.destination), closing(make_sink(plan, chunk.number)) as sink:
-        for index in chunk.indices.tolist():
-            _convert_sample(plan, index, sink, result)
+        indices = chunk.indices.tolist()
+        with plan.source.reading(indices if plan.source.together else ()) as get:
+            for index in indices:
+                _convert_sample(plan, get, index, sink, result)
         result.product = sink.product
     return result
 
 
-def _convert_sample(plan: ConvertPlan, index: int, sink: Sink, result: ChunkResult) -> None:
+def _convert_sample(
+    plan: ConvertPlan, get: Callable[[int], Sample], index: int, sink: Sink, result: ChunkResult
+) -> None:
     key = plan.source.key(index)
     # 1. Read image and label.
     try:
-        image, target = plan.source.image(index), plan.source.target(index)
+        sample = get(index)
+        image, target = sample.image, sample.target
     except DataError as error:
         result.rejects.append(Reject(key, "missing or not readable", str(error), ""))
         return

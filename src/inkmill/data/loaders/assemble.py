@@ -207,7 +207,9 @@ class BatchAssembler:
         keys: list[str | None] = []
         targets: list[Target | None] = []
         skipped: list[tuple[int, str, str]] = []
-        with clock.samples(len(index)) as clocks, self._plan.source.reading() as get:
+        source = self._plan.source
+        missing = index[~hit].tolist() if source.together else ()
+        with clock.samples(len(index)) as clocks, source.reading(missing) as get:
             for number, (sample_index, clocked) in enumerate(zip(index.tolist(), clocks, strict=True)):
                 key: str | None
                 target: Target | None

@@ -26,6 +26,7 @@ from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.images import HostMemory, RaggedImages
 from inkmill.data.loaders.plan import LoadPlan, Stats, add
 from inkmill.data.pipeline.cache import ImageCache, open_cache
+from inkmill.data.pipeline.order import BatchOrder
 from inkmill.data.pipeline.pages import page_bytes
 from inkmill.data.types import Batch
 from inkmill.errors import ConfigError, DataError
@@ -146,6 +147,16 @@ class Loader(ABC):
         self._iteration += 1
         # Only here, never in the middle of an epoch: which batches are made ahead must not matter.
         self._blocked_mask[list(self._blocked.values())] = 1
+
+    def follow(self, order: BatchOrder) -> None:
+        """Give batches the image sizes of those of `order`, and an epoch as many batches, to be mixed with them.
+
+        Raises:
+            ConfigError: its images have the sizes that they have.
+        """
+        raise ConfigError(
+            "images of several sizes can only be mixed with synthetic ones: use input_resize=pad or stretch"
+        )
 
     @property
     def _defers_augmentation(self) -> bool:

@@ -54,7 +54,8 @@ class MixedLoader(Loader):
         device: a torch device or its name.
 
     Raises:
-        ConfigError: parts that do not fit together.
+        ConfigError: parts that do not fit together; images of several sizes, and a part after the first whose images
+            cannot follow theirs (see Loader.follow).
     """
 
     def __init__(self, parts: Sequence[Loader], device: torch.device | str) -> None:
@@ -66,6 +67,8 @@ class MixedLoader(Loader):
         self.workers = sum(part.workers for part in parts)
         self._parts = [_Part(DeviceLoader(part, device)) for part in parts]
         self._offsets = np.cumsum([0, *(len(part.plan.source) for part in parts)])
+        for part in parts[1:] if first.bucket_widths is not None else ():
+            part.follow(first.order())
 
     def __len__(self) -> int:
         """Batches in an epoch of the first part."""
@@ -190,8 +193,6 @@ def _check(parts: Sequence[Loader]) -> None:
     if len(parts) < 2:
         raise ConfigError("a mix needs two loaders or more: use the one loader as it is")
     plans = [part.plan for part in parts]
-    if any(plan.bucket_widths is not None for plan in plans):
-        raise ConfigError("images of several widths cannot be mixed: use input_resize=pad or stretch")
     if len({(plan.resize.height, plan.resize.width, plan.resize.channels) for plan in plans}) > 1:
         raise ConfigError("the loaders of a mix give images of different sizes: resize all to the model's input")
     if len({(plan.rank, plan.world_size) for plan in plans}) > 1:

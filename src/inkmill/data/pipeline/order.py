@@ -171,6 +171,16 @@ class BatchOrder:
                 samples = self.order.indices(epoch, start * size, min((start + together) * size, self.order.length))
                 yield from (samples[begin : begin + size] for begin in range(0, len(samples), size))
 
+    def widths(self, epoch: int) -> NDArray[np.int64]:
+        """Return the width of the images of every batch of an epoch, int64 (batches,); every epoch has as many of each.
+
+        Raises:
+            ValueError: the images have no widths of their own.
+        """
+        if self._widths is None:
+            raise ValueError("only an order by bucket widths knows the widths of its batches")
+        return np.array([self._widths[batch[0]] for batch in self._plan(epoch)], np.int64)
+
     def _plan(self, epoch: int) -> list[Index]:
         """Cut the epoch's permutation into batches of one width each, and shuffle those."""
         planned = self._planned  # read once: threads may plan at the same time, with the same result

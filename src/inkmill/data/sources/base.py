@@ -42,12 +42,19 @@ class Source(ABC):
         notes: what a user should know about how the data were understood, one sentence each: the format and why it
             was detected, what was left out and how often.
         label_pattern: the regular expression by which labels are taken from names of files; empty where they are not.
+        together: whether it makes samples rather than reads them, many at a time for less, see `reading`.
         small_files: whether each sample is a file of its own, which a slow disk serves one by one.
     """
 
     name: str
     notes: tuple[str, ...] = ()
     small_files: bool = False
+
+    @property
+    def together(self) -> bool:
+        """See the class."""
+        return any(part.together for part in self.parts())
+
     label_pattern: str = ""
 
     def __init__(self, name: str, notes: tuple[str, ...] = ()) -> None:
@@ -89,8 +96,10 @@ class Source(ABC):
         return Sample(self.key(index), self.image(index), self.target(index))
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
+    def reading(self, index: Sequence[int] = ()) -> Iterator[Callable[[int], Sample]]:
         """Give a `get` for many samples in a row, which may be cheaper; valid within the block, for one thread.
+
+        `index` are the samples that will be asked for; one whose samples are made `together` makes these.
 
         A subclass that overrides `get` of another kind of source overrides this too, since loaders call this one.
         """

@@ -36,10 +36,12 @@ class _Composed(Source):
         return self._renamed(number, self.parts()[number].get(inner))
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
+    def reading(self, index: Sequence[int] = ()) -> Iterator[Callable[[int], Sample]]:
         """See `Source.reading`."""
+        wanted = self._by_part(index) if self.together else {}
         with ExitStack() as stack:
-            gets = [stack.enter_context(part.reading()) for part in self.parts()]
+            parts = enumerate(self.parts())
+            gets = [stack.enter_context(part.reading(wanted.get(number, ((), ()))[1])) for number, part in parts]
 
             def get(index: int) -> Sample:
                 number, inner = self.locate(index)

@@ -62,7 +62,7 @@ class LmdbSource(Source):
         return Sample(key, image, self._target(label, key))
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[int], Sample]]:
+    def reading(self, index: Sequence[int] = ()) -> Iterator[Callable[[int], Sample]]:
         """See `Source.reading`; all samples come from one transaction, which halves what reading one costs."""
         environment = self._environment()
         with environment.reading() as value:
