@@ -97,6 +97,7 @@ def training_plan(spec: Spec, prepared: Prepared, fabric: Fabric, seed: int) -> 
         on_bad_sample=dataset.on_bad_sample,
         quarantine=results_folder(spec, "train") / "quarantine",
         cache=cache_config(dataset),
+        window=window,
     )
 
 

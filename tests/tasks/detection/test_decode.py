@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inkmill.data.pipeline.resize import Resize
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.types import Polygons
 from inkmill.tasks.detection.decode import DecodeOptions, MapDecoder, as_bytes, find_regions, growth
 from inkmill.tasks.detection.metrics import match_regions
@@ -119,17 +119,17 @@ def test_an_empty_map_gives_no_regions_and_a_full_one_the_whole_picture() -> Non
 
 def test_regions_are_in_pixels_of_the_picture() -> None:
     region = np.array([[40, 60], [200, 60], [200, 92], [40, 92]], np.float32)
-    decoder = MapDecoder(DecodeOptions(), Resize(SIZE[0], SIZE[1], 3))
+    decoder = MapDecoder(DecodeOptions(), PageResize(SIZE[0], SIZE[1], 3))
     maps = {"probabilities": np.stack([map_of(region) / np.float32(255)] * 3)}
-    sizes = np.array([[320, 192], [640, 384], [160, 192]], np.int32)
-    same, twice, narrow = (one.found[0].points for one in decoder.decode(maps, sizes))
+    sizes = np.array([[320, 192], [640, 384], [160, 96]], np.int32)
+    same, twice, half = (one.found[0].points for one in decoder.decode(maps, sizes))
     np.testing.assert_allclose(twice, (same + 0.5) * 2 - 0.5, atol=1e-3)
-    np.testing.assert_allclose(narrow, (same + 0.5) * np.array([0.5, 1]) - 0.5, atol=1e-3)
+    np.testing.assert_allclose(half, (same + 0.5) / 2 - 0.5, atol=1e-3)
     np.testing.assert_allclose(decoder.decode(maps)[0].found[0].points, same)
 
 
 def test_a_region_as_plain_values() -> None:
-    (one,) = MapDecoder(DecodeOptions(), Resize(SIZE[0], SIZE[1], 3)).decode(
+    (one,) = MapDecoder(DecodeOptions(), PageResize(SIZE[0], SIZE[1], 3)).decode(
         {"probabilities": map_of(np.array([[40, 60], [200, 60], [200, 92], [40, 92]]))[None]}
     )
     values = one.as_dict()

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.pipeline.resize import Resize
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.machine import physical_cores
 from inkmill.tasks.base import Decoder, Outputs
 from inkmill.tasks.detection.targets import Floats, KernelRule
@@ -104,7 +104,7 @@ class MapDecoder(Decoder):
 
     needs = (PROBABILITIES,)
 
-    def __init__(self, options: DecodeOptions, resize: Resize) -> None:
+    def __init__(self, options: DecodeOptions, resize: PageResize) -> None:
         self.options, self.resize = options, resize
         self.notes = () if options.shape == "quad" else ("regions as polygons",)
 
@@ -119,7 +119,8 @@ class MapDecoder(Decoder):
 
     def _scale(self, width: int, height: int) -> tuple[float, float]:
         """Return how many of the picture's pixels one of the input's is, along x and y."""
-        return width / self.resize.valid_width(width, height), height / self.resize.height
+        columns, rows = self.resize.page_size(width, height)
+        return width / columns, height / rows
 
 
 @lru_cache(maxsize=1)

@@ -128,7 +128,7 @@ class Detector(TaskModel):
             batch: where its regions are in pixels of the pictures, `matrix` leads to those of the input.
             images: the network's input.
         """
-        size, matrix = (images.shape[2], images.shape[3]), getattr(batch, "matrix", None)
+        size, matrix = (images.shape[2], images.shape[3]), batch.matrix
         make = maps_on_gpu if images.device.type == "cuda" else maps_on_cpu
         return (make(encoded, matrix, size, self.maps, images.device),)
 

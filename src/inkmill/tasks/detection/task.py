@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inkmill.config.model import ModelSpec
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Polygons, Target
 from inkmill.errors import DataError, ModelFileError
@@ -93,6 +94,16 @@ class Detection(Task):
     def rules(self) -> RegionRules:
         """See Task.rules."""
         return RegionRules(self.resize, self.section.min_height)
+
+    @property
+    def resize(self) -> PageResize:
+        """How whole pictures are read."""
+        return PageResize(self.section.short_side, self.section.long_side, self.model.input_channel)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The crops of training: the model's input."""
+        return self.model.input_height, self.model.input_width
 
     @property
     def map_options(self) -> MapOptions:
