@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -29,6 +29,7 @@ from inkmill.synth.text import TextSampler
 
 Picture = NDArray[np.uint8]
 Quad = NDArray[np.float32]
+_T = TypeVar("_T")
 
 SIDE = 800
 _TEXTS = 4096
@@ -102,6 +103,10 @@ def _as_polygons(canvas: _Canvas, side: int) -> Polygons:
     return Polygons(tuple(canvas.quads), tuple(not one for one in inside), tuple(canvas.texts))
 
 
+def _one_of(rng: Generator, some: Sequence[_T]) -> _T:
+    return some[int(rng.integers(len(some)))]
+
+
 # Scenes
 
 
@@ -132,12 +137,12 @@ def _write_scene(rng: Generator, bank: PageBank, canvas: _Canvas) -> None:
     many = int(rng.choice([3, 8, 16, 40], p=[0.2, 0.35, 0.3, 0.15]) * rng.uniform(0.6, 1.4)) + 1
     page_tilt = rng.normal(0, 5)
     for _ in range(many):
-        words = [bank.words[rng.integers(len(bank.words))] for _ in range(rng.choice([1, 2, 3], p=[0.55, 0.3, 0.15]))]
+        words = [_one_of(rng, bank.words) for _ in range(rng.choice([1, 2, 3], p=[0.55, 0.3, 0.15]))]
         high = math.exp(rng.uniform(math.log(12), math.log(140 if many < 12 else 60)))
         high = min(high, 1.6 * side / max(8, sum(map(len, words))))
         if high < 9:
             continue
-        face = bank.fonts[rng.integers(len(bank.fonts))]
+        face = _one_of(rng, bank.fonts)
         mask, boxes = _typeset(face, words, high, rng.uniform(0.25, 0.7))
         tilt = page_tilt + rng.normal(0, 4)
         if (chance := rng.random()) < 0.06:
@@ -164,7 +169,7 @@ def _paper(rng: Generator, side: int) -> NDArray[np.float32]:
 
 def _write_document(rng: Generator, bank: PageBank, canvas: _Canvas) -> None:
     side = len(canvas.pixels)
-    faces = [bank.fonts[number] for number in rng.integers(len(bank.fonts), size=2)]
+    faces = [_one_of(rng, bank.fonts) for _ in range(2)]
     high = rng.uniform(13, 34)
     step, left = high * rng.uniform(1.05, 1.9), int(rng.uniform(0.02, 0.15) * side)
     right = side - int(rng.uniform(0.02, 0.3) * side)
@@ -180,7 +185,7 @@ def _write_document(rng: Generator, bank: PageBank, canvas: _Canvas) -> None:
                 continue
             room = edges[column + 1] - edges[column] - 1.2 * size
             texts = bank.lines if columns == 1 or rng.random() < 0.3 else bank.words
-            text = texts[rng.integers(len(texts))][: max(2, int(room / (0.55 * size)))].strip()
+            text = _one_of(rng, texts)[: max(2, int(room / (0.55 * size)))].strip()
             if room < 2 * size or not text:
                 continue
             mask, boxes = _typeset(faces[int(size > high)], [text], size, 0.3)
@@ -241,7 +246,7 @@ def _typeset(face: Path, words: Sequence[str], high: float, gap: float) -> tuple
         margin = _MARGIN * (bottom - top)
         low_x, low_y, high_x, high_y = left - margin, top - margin, right + margin - 1, bottom + margin - 1
         boxes.append(np.array([[low_x, low_y], [high_x, low_y], [high_x, high_y], [low_x, high_y]], np.float32))
-    return np.asarray(image, np.float32) / 255, boxes
+    return np.asarray(image, np.float32) / np.float32(255), boxes
 
 
 def _placed(
@@ -306,7 +311,7 @@ def _colour(rng: Generator, below: NDArray[Any]) -> NDArray[np.float32]:
     return colour.astype(np.float32)
 
 
-def _moved(points: Quad, matrix: NDArray[np.float64]) -> Quad:
+def _moved(points: Quad, matrix: NDArray[Any]) -> Quad:
     homogeneous = points @ matrix[:, :2].T + matrix[:, 2]
     return np.asarray(homogeneous[:, :2] / homogeneous[:, 2:], np.float32)
 
@@ -320,7 +325,7 @@ def _photographed(rng: Generator, bank: PageBank, pixels: NDArray[np.float32]) -
         light = rng.uniform(0.55, 1.25, (3, 3)).astype(np.float32)
         pixels = pixels * cv2.resize(light, (wide, high), interpolation=cv2.INTER_CUBIC)[:, :, None]
     if rng.random() < 0.4:
-        pixels = cv2.GaussianBlur(pixels, (0, 0), rng.uniform(0.4, 1.6))
+        pixels = np.asarray(cv2.GaussianBlur(pixels, (0, 0), rng.uniform(0.4, 1.6)), np.float32)
     if rng.random() < 0.5:
         rows, columns = (np.arange(n) + rng.integers(_NOISE) for n in (high, wide))
         noise = bank.noise.take(rows, axis=0, mode="wrap").take(columns, axis=1, mode="wrap")
