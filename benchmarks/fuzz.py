@@ -1,7 +1,10 @@
-"""Damaged and hostile files: 1,000 model files and 1,000 images, each must be read or refused in one sentence.
+"""Damaged and hostile files: model files, images, data sets and specs, each must be read or refused in one sentence.
 
-    python benchmarks/fuzz.py                     # 1,000 + 1,000, about three minutes on two cores
-    python benchmarks/fuzz.py --files 60 --images 60 --seed 1
+    python benchmarks/fuzz.py                     # 1,000 of each, about four minutes on two cores
+    python benchmarks/fuzz.py --files 60 --images 60 --sets 60 --seed 1
+    nice -n 19 python benchmarks/fuzz.py --files 5000 --images 25000 --sets 70000 --seed 22   # 100,000
+
+Data sets are label files of every format, tar shards, their indexes, and LMDBs; `benchmarks/fuzz_sets.py` mutates them.
 
 Cases run in a child process with 2 GiB of memory beyond what it starts with; a child that dies or takes longer than
 20 s is named, counted and replaced. Mutated files are also given valid checksums, so that the parsers behind these meet
@@ -31,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzz_mutations import Case, image_cases, model_cases
+from fuzz_sets import make_sets, set_cases, try_set
 
 LIMIT_S = 20.0
 LIMIT_BYTES = 2 << 30
@@ -45,7 +49,13 @@ def main() -> int:
         pictures = _pictures(12)
         models = _models(folder, asked.models)
         random = np.random.default_rng(asked.seed)
-        cases = chain(model_cases(models, asked.files, random), image_cases(pictures, asked.images, random))
+        sets = make_sets(folder, pictures)
+        cases = chain(
+            set_cases(sets, asked.sets, random),
+            model_cases(models, asked.files, random),
+            image_cases(pictures, asked.images, random),
+        )
+        (folder / "set.tar").write_bytes(sets["set.tar"])
         (folder / "picture.png").write_bytes(pictures[0])
         outcomes, peak, slowest = _run(cases, folder, models["onnx"])
     bad = _show(outcomes, peak, slowest, asked.seed)
@@ -56,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=1000, help="mutated model files")
     parser.add_argument("--images", type=int, default=1000, help="mutated images")
+    parser.add_argument("--sets", type=int, default=1000, help="mutated label files, shards, LMDBs and specs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", type=Path, help="folder with reader.safetensors and reader.onnx; made where absent")
     return parser.parse_args()
@@ -118,7 +129,7 @@ def _run(cases: Iterable[Case], folder: Path, reader: bytes) -> tuple[Counter[tu
         peak = max(peak, memory)
         outcomes[case.kind, case.mutation, outcome.partition(":")[0]] += 1
         if outcome.startswith(("CRASH", "HANG", "OTHER")):
-            kept = Path(tempfile.gettempdir()) / f"fuzz-{number}.{case.kind}"
+            kept = Path(tempfile.gettempdir()) / f"fuzz-{number}-{case.kind}"
             kept.write_bytes(case.data)
             print(f"case {number}, {case.kind}, {case.mutation}: {outcome}; kept as {kept}", file=sys.stderr)
         if outcome.startswith(("CRASH", "HANG")):
@@ -184,6 +195,8 @@ def _outcome(case: Case, folder: Path, good: Any) -> str:
     import inkmill
 
     try:
+        if "." in case.kind:
+            return try_set(case, folder, {"set.tar": (folder / "set.tar").read_bytes()})
         if case.kind in ("onnx", "safetensors", "pth"):
             path = folder / f"mutated.{case.kind}"
             path.write_bytes(case.data)

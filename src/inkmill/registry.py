@@ -74,3 +74,8 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 shard", "2 shards": a count with its noun, whose plural takes an s."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from inkmill.cli.main import run
@@ -85,3 +87,21 @@ def test_a_full_disk_is_one_sentence_and_the_status_says_failure(some: Path, tmp
     )
     assert sorted(path.name for path in place.iterdir()) == ["experiment.yaml", "status.json"]
     assert json.loads((place / "status.json").read_text(encoding="utf-8").splitlines()[-1])["status"] == "FAILURE"
+
+
+def test_names_that_hold_more_than_labels_get_a_pattern_and_lines_their_preset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named, lines = tmp_path / "named", tmp_path / "lines"
+    for folder in (named, lines):
+        folder.mkdir()
+    for number in range(4):
+        cv2.imwrite(str(named / f"12{number}4_{'0a1b2c3d' * 4}{number}.png"), np.zeros((20, 60, 3), np.uint8))
+        cv2.imwrite(str(lines / f"{number}.png"), np.zeros((20, 200, 3), np.uint8))
+    (lines / "labels.tsv").write_text("".join(f"{number}.png\t{'a line of text ' * 4}\n" for number in range(4)))
+    said = []
+    for folder in (named, lines):
+        assert run(["check", str(folder), f"results_dir={tmp_path}/r"]) == 1
+        said.append(capsys.readouterr().out)
+    assert "dataset.label_pattern='(?P<label>[^_]+)_.*' takes the first part" in said[0]
+    assert "its pictures are 10 times as wide as high, as lines of text are: the preset for them is -e line" in said[1]

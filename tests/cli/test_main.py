@@ -172,3 +172,10 @@ def test_names_that_are_not_valid_unicode_cost_nothing(some: Path, tmp_path: Pat
 def test_a_value_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["spec", "dataset.cache_gib=.inf"]) == 2
     assert capsys.readouterr().err.startswith("inkmill: dataset.cache_gib must be")
+
+
+def test_a_shell_can_complete_verbs() -> None:
+    asked = {"_INKMILL_COMPLETE": "complete_bash", "COMP_WORDS": "inkmill ch", "COMP_CWORD": "1"}
+    run = [sys.executable, "-m", "inkmill"]
+    ended = subprocess.run(run, env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["check"]

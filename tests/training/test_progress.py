@@ -11,7 +11,7 @@ from inkmill.config.results import Results
 from inkmill.config.spec import Spec
 from inkmill.data.loaders.plan import Stats
 from inkmill.errors import OutputError
-from inkmill.training.progress import Reporter, draw_curves
+from inkmill.training.progress import Reporter, draw_curves, estimate
 
 FIGURES = {"word_accuracy": "word accuracy", "cer": "CER"}
 HISTORY = [
@@ -47,3 +47,17 @@ def test_curves_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="it is a file, and a folder is needed"):
         draw_curves(tmp_path / "file" / "curves.png", HISTORY, FIGURES)
+
+
+def test_a_long_run_is_estimated_from_its_first_steps_once_and_a_short_one_is_not(tmp_path: Path) -> None:
+    assert estimate(0.1, 5000) == ""
+    assert estimate(40.2, 2700) == "at 40 s a step the 2,700 steps of this run take about 30 hours"
+    assert estimate(0.5, 3000) == "at 0.5 s a step the 3,000 steps of this run take about 25 minutes"
+    assert estimate(60.0, 10**6) == "at 60 s a step the 1,000,000 steps of this run take about 694 days"
+    text = io.StringIO()
+    reporter = Reporter(Console(file=text, width=200), Results(tmp_path, Spec(), "train"), 2, FIGURES, hint="; smaller")
+    reporter.epoch_starts(0, 10, 1000, Stats())
+    for at in (0.5, 1.0, 6.5, 20.0):  # seconds after the start; the first batch waited for the loader
+        reporter._estimate(reporter._started + at, 1990) if reporter._batches_left else None
+    assert text.getvalue() == "at 3 s a step the 1,990 steps of this run take about 100 minutes; smaller\n"
+    reporter.close()

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from inkmill.data.jobs.check_report import CheckReport
     from inkmill.data.sources import Source
 
+_LINE_SHAPE = 5.0
+"""Median of width over height from which on pictures are rather lines than words."""
+
 
 def check(
     given: Annotated[list[str] | None, arguments("PATH | ", "The sets; without any, those of the spec.")] = None,
@@ -41,6 +44,9 @@ def check(
         write_page(results.folder / "check.html", reports, sources, rules)
         write_json_atomic(results.folder / "check.json", {name: report.as_dict() for name, report in reports.items()})
     _show(console, reports)
+    for name, report in reports.items():
+        for line in _advice(sources[name], report, loaded):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"check.html and check.json are in {results.folder}", markup=False, highlight=False)
     if any(report.lost_share > loaded.dataset.max_lost for report in reports.values()):
         raise typer.Exit(1)
@@ -69,6 +75,31 @@ def _check(spec: Spec, console: Console) -> tuple[dict[str, Source], dict[str, C
         with progress_bar(console, f"checking {name}") as progress:
             sources[name], reports[name] = source, run(source, rules, workers=workers, progress=progress)
     return sources, reports, rules
+
+
+def _advice(source: Source, report: CheckReport, spec: Spec) -> list[str]:
+    """Return what to try where labels are too long for a reason that can be seen."""
+    import shlex
+
+    import numpy as np
+
+    from inkmill.data.formats.filename import DEFAULT_PATTERN, propose_pattern
+
+    long = report.counts.get("over_length", 0)
+    names = [source.key(index) for index in range(min(len(source), 1000))]
+    lines = []
+    if source.label_pattern == DEFAULT_PATTERN and 2 * long > len(source) and (pattern := propose_pattern(names)):
+        setting = f"dataset.label_pattern={shlex.quote(pattern)}"
+        lines.append(f"{source.name}: names hold more than labels, as {names[0]} does; {setting} takes the first part")
+    elif long + report.counts.get("too_narrow", 0) > spec.dataset.max_lost * len(source):
+        known = report.sizes[report.sizes[:, 1] > 0]
+        shape = float(np.median(known[:, 0] / known[:, 1])) if len(known) else 0.0
+        if shape >= _LINE_SHAPE:
+            lines.append(
+                f"{source.name}: its pictures are {shape:.0f} times as wide as high, as lines of text are: the preset "
+                "for them is -e line"
+            )
+    return lines
 
 
 def _show(console: Console, reports: dict[str, CheckReport]) -> None:

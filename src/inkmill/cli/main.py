@@ -53,7 +53,7 @@ _MENDED_BY_THE_USER = (InkmillError, OSError, ModuleNotFoundError, _UsageError)
 
 def build() -> typer.Typer:
     """Return the command with all its verbs."""
-    app = typer.Typer(name="inkmill", help=_HELP, add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(name="inkmill", help=_HELP, add_completion=True, rich_markup_mode="rich")
     app.callback()(_version)
     for name, aliases in ALIASES.items():
         verb = getattr(import_module(f"inkmill.cli.{name}"), name)

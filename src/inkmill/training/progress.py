@@ -18,6 +18,9 @@ from inkmill.perf.watch import WaitingWatch
 from inkmill.timings import Timings
 from inkmill.training.validate import Validation
 
+_ESTIMATE_AFTER_S = 5.0
+_WORTH_SAYING_S = 600.0
+
 
 class Reporter:
     """Shows and logs a run; on ranks other than 0 it is silent.
@@ -29,6 +32,7 @@ class Reporter:
         figures: titles of the task's figures by name, the primary one first (see `Task.figures`).
         world_size: ranks, to scale this rank's speed to the run's.
         watch: finds out what would help where training waits for data.
+        hint: what to add to an estimate of many minutes, as "; a smaller model ...".
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Reporter:
         figures: Mapping[str, str],
         world_size: int = 1,
         watch: WaitingWatch | None = None,
+        hint: str = "",
     ) -> None:
         self.console, self.results = console, results
         self.num_epochs, self.world_size = num_epochs, world_size
@@ -51,6 +56,10 @@ class Reporter:
         self._stats: Stats | None = None
         self._stages: Seconds = {}
         self._noted: set[str] = set()
+        # Since the start of the run, until the estimate is said:
+        self._hint = hint
+        self._batches_left: int | None = None
+        self._done, self._first_at = 0, 0.0
 
     def say(self, message: str) -> None:
         """Print one line."""
@@ -70,6 +79,8 @@ class Reporter:
         self._stats, self._stages = stats, dict(stats.stages)
         if self.results is None:
             return
+        if self._done == 0:
+            self._batches_left = batches - done + (self.num_epochs - epoch - 1) * batches
         if self.watch is not None:
             self.watch.epoch_starts(self._started, counts=not fills)
         self._live = Progress(
@@ -92,6 +103,20 @@ class Reporter:
         self._images += images
         if self._live is not None:
             self._live.advance(self._task)
+        if self._batches_left is not None:
+            self._estimate(time.perf_counter(), self._batches_left)
+
+    def _estimate(self, now: float, batches: int) -> None:
+        """Say once, as soon as it can be told, how long the run will take, where that is many minutes."""
+        self._done += 1
+        # The first batch waits for the loader, and may compile; where it alone takes long, it is all there is to go by.
+        self._first_at = self._first_at or now
+        seconds, count = (now - self._first_at, self._done - 1) if self._done > 1 else (now - self._started, 1)
+        if seconds < _ESTIMATE_AFTER_S:
+            return
+        self._batches_left = None
+        if line := estimate(seconds / count, batches):
+            self.say(f"{line}{self._hint}")
 
     def step(self, step: int, loss: float, rate: float, stats: Stats) -> None:
         """Log a step: loss, learning rate, speed and share of time spent waiting for data."""
@@ -204,6 +229,18 @@ class Reporter:
         for name, value in values.items():
             if math.isfinite(value):
                 self._writer.add_scalar(name, value, step)
+
+
+def estimate(step_s: float, batches: int) -> str:
+    """Return how long `batches` steps of `step_s` seconds will take, in words; empty below ten minutes."""
+    seconds = step_s * batches
+    if seconds < _WORTH_SAYING_S:
+        return ""
+    if seconds < 2 * 3600:
+        length = f"{seconds / 60:,.0f} minutes"
+    else:
+        length = f"{seconds / 3600:,.0f} hours" if seconds < 72 * 3600 else f"{seconds / 86400:,.0f} days"
+    return f"at {step_s:.2g} s a step the {batches:,} steps of this run take about {length}"
 
 
 def draw_curves(path: Path, history: list[dict[str, Any]], figures: Mapping[str, str]) -> None:

@@ -154,7 +154,8 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
         ranks_here = max(1, fabric.world_size // spec.train.num_nodes)
         watch = watch_loader(loaders[0], spec, ranks_here)
         figures = prepared.task.figures
-        with closing(Reporter(console, results, spec.train.num_epochs, figures, fabric.world_size, watch)) as reporter:
+        settings = (spec.train.num_epochs, figures, fabric.world_size, watch, _smaller(spec, fabric))
+        with closing(Reporter(console, results, *settings)) as reporter:
             for loader in (loaders[0], *loaders[1].values()):
                 reporter.notes(loader.stats)
             # 5. Train.
@@ -167,6 +168,13 @@ def _train(spec: Spec, fabric: Fabric, results: Results | None, console: Console
             progress = loop.run()
             # 6. Metrics and curves.
             return _finish(prepared, progress, loaders[0].stats, folder, fabric, reporter)
+
+
+def _smaller(spec: Spec, fabric: Fabric) -> str:
+    """Return what to say beside a long estimate on a CPU."""
+    if fabric.device.type != "cpu" or (spec.model.backbone == "Tiny" and spec.model.sequence == "none"):
+        return ""
+    return "; on a CPU model.backbone=Tiny model.sequence=none takes a small part of that"
 
 
 def _printer(console: Console, results: Results | None) -> Say:

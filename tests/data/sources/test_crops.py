@@ -48,8 +48,8 @@ def test_each_region_with_a_text_is_an_upright_crop(pages: Path) -> None:
         assert source.target(index) == Text(text)
         assert crop.shape == (20, 60, 3)
         assert np.abs(crop[2:-2, 2:-2].astype(int) - colour).max() <= 1
-    assert "1 regions to be ignored left out" in source.notes
-    assert "1 regions without a text left out" in source.notes
+    assert "1 region to be ignored left out" in source.notes
+    assert "1 region without a text left out" in source.notes
     with pytest.raises(DataError, match=r"page-0006\.png: its region lies outside the page of 200x100 pixels"):
         source.image(3)
 

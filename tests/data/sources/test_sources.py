@@ -301,8 +301,8 @@ def test_foreign_shards_are_read_without_an_index(tmp_path: Path) -> None:
     assert [source.target(i) for i in range(4)] == [Text("một"), Text("hai"), Labels(("7",)), Text("bon")]
     assert source.key(0) == "train-0/a/1"
     notes = " ".join(source.notes)
-    assert "1 samples without a label left out" in notes
-    assert "1 samples without an image left out" in notes
+    assert "1 sample without a label left out" in notes
+    assert "1 sample without an image left out" in notes
     assert "no index" in notes
 
 

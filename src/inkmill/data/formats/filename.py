@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,15 @@ _AT_ONCE = 256
 
 # What some system does not allow in a name, and the dot, which ends the label.
 _UNSAFE = '/\\.<>:"|?*\t\r\n\0'
+
+
+def propose_pattern(names: Sequence[str]) -> str:
+    """Return a label_pattern for names such as `TEXT_hash.jpg`, all of which go on after the text; empty for others."""
+    stems = [PurePosixPath(name).stem for name in names]
+    for mark in "_-@#":
+        if stems and all(stem.find(mark) > 0 for stem in stems):
+            return f"(?P<label>[^{mark}]+){mark}.*"
+    return ""
 
 
 @register

@@ -17,6 +17,7 @@ from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources.base import Source, fingerprint
 from inkmill.data.types import Polygons, Text
 from inkmill.errors import ConfigError, DataError, ImageError
+from inkmill.registry import counted
 
 _MOST_PIXELS = 1 << 26  # of a crop: corners come from label files
 _SHORTEST = 2.0  # sides below this many pixels show nothing
@@ -40,10 +41,10 @@ class CropSource(Source):
         super().__init__(f"{pages.name} (crops)", pages.notes)
         self.pages = pages
         self._rows, left_out = _rows_of(pages)
-        self.notes += tuple(f"{count:,} regions {reason} left out" for reason, count in left_out.items())
+        self.notes += tuple(f"{counted(count, 'region')} {reason} left out" for reason, count in left_out.items())
         if not len(self._rows):
             raise DataError(f"{pages.name}: no region has a text to cut out; {'; '.join(self.notes)}")
-        self.notes += (f"{len(self._rows):,} crops of {len(pages):,} pages",)
+        self.notes += (f"{counted(len(self._rows), 'crop')} of {counted(len(pages), 'page')}",)
         self._page: tuple[int, NDArray[np.uint8] | ImageError] = (-1, ImageError(""))
 
     def __len__(self) -> int:

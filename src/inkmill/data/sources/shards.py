@@ -31,6 +31,7 @@ from inkmill.data.sources.base import MAX_IMAGE_BYTES, PackedStrings, Source, ch
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError
 from inkmill.files import UNPACK, check_regular, compression_of, explain, open_data, read_data, writing
+from inkmill.registry import counted
 
 _IMAGE_EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES)
 _LABEL_EXTENSIONS = ("txt", "json", "cls")
@@ -223,10 +224,11 @@ def _parts(members: tuple[Member, ...]) -> tuple[int, int, int, int, int] | str:
 
 
 def _notes(count: int, shards: list[Path], scanned: int, left_out: Counter[str]) -> tuple[str, ...]:
-    notes = [f"{count} samples in {len(shards)} tar shards"]
+    notes = [f"{counted(count, 'sample')} in {counted(len(shards), 'tar shard')}"]
     if scanned:
-        notes.append(f"{scanned} shards were scanned, having no index that matches; `inkmill convert` writes one")
-    return (*notes, *(f"{number} samples {reason} left out" for reason, number in left_out.items()))
+        were = f"{counted(scanned, 'shard')} {'was' if scanned == 1 else 'were'} scanned"
+        notes.append(f"{were}, having no index that matches; `inkmill convert` writes one")
+    return (*notes, *(f"{counted(number, 'sample')} {reason} left out" for reason, number in left_out.items()))
 
 
 def _target(kind: str, data: bytes, key: str) -> Target:
