@@ -8,6 +8,7 @@ a shrunk one, grown back by area x ratio / perimeter, which for a rectangle need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,10 @@ MULTIPLE = 32
 SHORT_SIDE = 736
 """Smaller pictures are enlarged to it (by LARGEST_SCALE at most), as these detectors were trained."""
 LARGEST_SCALE = 2.0
+MOST_PIXELS = 1_600_000
+"""Of a page; a larger one is shrunk to it. A4 has 130 dpi then, where lines of 6 points are still found."""
+STRIP_PIXELS, STRIP_MARGIN = 800_000, 96
+"""Of one run, which takes 200 bytes a pixel, and how many pixels two neighbouring runs see of each other."""
 MAP_THRESHOLD, BOX_THRESHOLD, UNCLIP_RATIO = 0.3, 0.5, 1.6
 """PaddleOCR's own for PP-OCRv6: text in the map, mean of a region, and how far regions grow."""
 SMALLEST = 3
@@ -66,7 +71,7 @@ class _Session:
         self.where = str(path)
         content = file_content(Path(path))
         self.metadata, has_half = read_outline(content, self.where)
-        self._run, self.runs_on = open_session(content, self.where, device, threads, has_half, arena=False)
+        self._run, self.runs_on = open_session(content, self.where, device, threads, has_half, many_sizes=True)
         inputs, outputs = self._run.get_inputs(), self._run.get_outputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[1] != 3:
             raise ModelFileError(f"{path}: not a model of PaddleOCR's form (one input, three channels)")
@@ -105,15 +110,39 @@ class PaddleDetector:
         return [self._detect(image) for image in images]
 
     def _detect(self, image: Image) -> list[PaddleRegion]:
-        # 1. The input's size: a small picture is enlarged, both sides become multiples of 32.
+        # 1. The input's size: a small picture is enlarged, a large one shrunk, both sides become multiples of 32.
         height, width = image.shape[:2]
         scale = min(max(1.0, SHORT_SIDE / min(height, width)), LARGEST_SCALE)
+        scale = min(scale, math.sqrt(MOST_PIXELS / (height * width)))
         columns, rows = (max(MULTIPLE, round(side * scale / MULTIPLE) * MULTIPLE) for side in (width, height))
         # 2. The map.
-        probability = self._session(_to_input(resize(image, columns, rows)[None]))[0, 0]
+        probability = self._map(resize(image, columns, rows))
         # 3. Its regions, in pixels of the image.
         grid = np.array([width / columns, height / rows], np.float32)
         return [PaddleRegion(points * grid, score) for points, score in rectangles(probability)]
+
+    def _map(self, image: Image) -> NDArray[np.float32]:
+        """Return the probability of text, (H, W): in strips where the image is large, so that memory is bounded."""
+        height, width = image.shape[:2]
+        if height * width <= STRIP_PIXELS:
+            return self._session(_to_input(image[None]))[0, 0]
+        if width > height:
+            return np.ascontiguousarray(self._map_of_strips(image, axis=1))
+        return self._map_of_strips(image, axis=0)
+
+    def _map_of_strips(self, image: Image, axis: int) -> NDArray[np.float32]:
+        length, across = image.shape[axis], image.shape[1 - axis]
+        count = -(-length * across // STRIP_PIXELS)
+        inner = -(-length // count // MULTIPLE) * MULTIPLE
+        found = []
+        for start in range(0, length, inner):
+            end = min(start + inner, length)
+            low, high = max(start - STRIP_MARGIN, 0), min(end + STRIP_MARGIN, length)
+            seen = image[low:high] if axis == 0 else image[:, low:high]
+            strip = self._session(_to_input(seen[None]))[0, 0]
+            kept = slice(start - low, end - low)
+            found.append(strip[kept] if axis == 0 else strip[:, kept])
+        return np.concatenate(found, axis=axis)
 
 
 def rectangles(

@@ -30,12 +30,10 @@ from inkmill.pages.tiles import Quad, detect
 from inkmill.pages.types import Line, Page, PageImage, Rotation, Word
 from inkmill.pages.words import words_of
 
-BATCH_PIXELS = 48 * 4096
-"""Padded pixels of a batch of lines: on a CPU larger ones are no faster, and memory grows with it."""
-WASTE = 0.15
-"""Of a batch, how much may be padding."""
-WAITING_BATCHES = 8
-"""Pages wait for others until their lines fill so many batches: one page of text does, tickets and labels do not."""
+BATCH_PIXELS = 48 * 1024
+"""Pixels of a batch of lines; a longer line is one alone. On a CPU larger ones are slower, for they leave its caches."""
+WAITING_PIXELS = 1 << 20
+"""Pages wait for others until their lines have so many pixels: one page of text has, tickets and labels have not."""
 WAITING_BYTES = 128 << 20
 MIN_CONFIDENCE = 0.5
 """Lines that are read less surely are left out, and counted: most are no text."""
@@ -115,7 +113,7 @@ class PageReader:
         waiting: list[PageJob] = []
         for image in images:
             waiting.append(self.find(image))
-            full = sum(crop.cost for job in waiting for crop in job.crops) >= WAITING_BATCHES * BATCH_PIXELS
+            full = sum(crop.cost for job in waiting for crop in job.crops) >= WAITING_PIXELS
             if full or sum(job.image.pixels.size for job in waiting) >= WAITING_BYTES:
                 yield from self._finish_all(waiting)
                 waiting = []
@@ -207,13 +205,7 @@ class PageReader:
         """Return the text of each crop; crops of several pages may be read together."""
         found: list[LineText | None] = [None] * len(crops)
         for batch in batches(crops):
-            height = crops[batch[0]].size[1]
-            width = max(crops[index].size[0] for index in batch)
-            images = np.empty((len(batch), height, width, self.reader.channels), np.uint8)
-            for row, index in enumerate(batch):
-                pixels = crops[index].pixels
-                images[row, :, : pixels.shape[1]] = pixels
-                images[row, :, pixels.shape[1] :] = pixels[:, -1:]
+            images = np.stack([crops[index].pixels for index in batch])
             valid = np.array([crops[index].valid for index in batch], np.int32)
             for index, text in zip(batch, self.reader.read_lines(images, valid), strict=True):
                 found[index] = text
@@ -267,21 +259,14 @@ class _Reading:
 
 
 def batches(crops: Sequence[Crop]) -> list[list[int]]:
-    """Return which crops are read together: of one height, sorted by width, little padding, bounded pixels."""
-    order = sorted(range(len(crops)), key=lambda index: (crops[index].size[1], crops[index].size[0]))
+    """Return which crops are read together: those of one size, of bounded pixels."""
     found: list[list[int]] = []
-    pixels = 0
-    for index in order:
-        width, height = crops[index].size
-        pixels += width * height
-        if found:
-            batch = found[-1]
-            padded = (len(batch) + 1) * width * height
-            if crops[batch[0]].size[1] == height and padded <= BATCH_PIXELS and padded - pixels <= WASTE * padded:
-                batch.append(index)
-                continue
-        found.append([index])
-        pixels = width * height
+    for index in sorted(range(len(crops)), key=lambda index: crops[index].size):
+        last = crops[found[-1][0]] if found else None
+        if last is not None and last.size == crops[index].size and (len(found[-1]) + 1) * last.cost <= BATCH_PIXELS:
+            found[-1].append(index)
+        else:
+            found.append([index])
     return found
 
 

@@ -143,7 +143,12 @@ def file_content(path: Path, given: str | Key | None = None) -> bytes:
 
 
 def open_session(
-    content: bytes, where: str, device: str | None, threads: int | None, has_half: bool = False, arena: bool = True
+    content: bytes,
+    where: str,
+    device: str | None,
+    threads: int | None,
+    has_half: bool = False,
+    many_sizes: bool = False,
 ) -> tuple[Any, str]:
     """Return a session of ONNX Runtime, and what it runs on in a few words.
 
@@ -153,7 +158,7 @@ def open_session(
         device: "cpu" or "cuda"; by default the GPU where there is one.
         threads: on the CPU; by default as many as there are cores that this process may use.
         has_half: whether weights are fp16.
-        arena: whether memory is kept for the next run; where inputs have many sizes it only grows.
+        many_sizes: whether inputs have many sizes; less memory is kept then.
 
     Raises:
         ConfigError: no such device, or no whole number of threads.
@@ -178,7 +183,8 @@ def open_session(
         raise ConfigError(f"threads={threads}: expected a whole number from 1 on")
     threads = threads or physical_cores()
     options.intra_op_num_threads = threads
-    options.enable_cpu_mem_arena = arena
+    # A pattern is kept for every size of input; without them memory is reused within a run just as well.
+    options.enable_mem_pattern = not many_sizes
     # onnxruntime 1.31 dies in it (a segmentation fault) on the CPU, of fp16 readers with an LSTM.
     without = ["MatmulTransposeFusion"] if has_half else []
     try:
