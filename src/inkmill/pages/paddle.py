@@ -125,7 +125,8 @@ class PaddleDetector:
         """Return the probability of text, (H, W): in strips where the image is large, so that memory is bounded."""
         height, width = image.shape[:2]
         if height * width <= STRIP_PIXELS:
-            return self._session(_to_input(image[None]))[0, 0]
+            whole: NDArray[np.float32] = self._session(_to_input(image[None]))[0, 0]
+            return whole
         if width > height:
             return np.ascontiguousarray(self._map_of_strips(image, axis=1))
         return self._map_of_strips(image, axis=0)

@@ -31,7 +31,7 @@ from inkmill.pages.types import Line, Page, PageImage, Rotation, Word
 from inkmill.pages.words import words_of
 
 BATCH_PIXELS = 48 * 1024
-"""Pixels of a batch of lines; a longer line is one alone. On a CPU larger ones are slower, for they leave its caches."""
+"""Pixels of a batch of lines; a longer line is one alone. On a CPU larger ones leave its caches and are slower."""
 WAITING_PIXELS = 1 << 20
 """Pages wait for others until their lines have so many pixels: one page of text has, tickets and labels have not."""
 WAITING_BYTES = 128 << 20

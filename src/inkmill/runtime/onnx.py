@@ -140,6 +140,7 @@ def file_content(path: Path, given: str | Key | None = None) -> bytes:
     if path.stat().st_size > MAX_BYTES:
         raise ModelFileError(f"{path}: {path.stat().st_size:,} bytes, and an ONNX file has at most {MAX_BYTES:,}")
     return read_plain(path, find_key(given) if isinstance(given, str) else given)
+    # A pattern is kept for every size of input; without it memory is used again within a run just as well.
 
 
 def open_session(

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from inkmill.pages.documents import Document
+from inkmill.pages.outputs.alto import write_alto
 from inkmill.pages.outputs.data import write_json, write_text
+from inkmill.pages.outputs.hocr import write_hocr
+from inkmill.pages.outputs.page_xml import write_page
+from inkmill.pages.outputs.pdf_writer import write_pdf
+from inkmill.pages.outputs.picture import write_picture
+from inkmill.pages.outputs.tsv import write_tsv
 from inkmill.pages.types import Page
 
 Writer = Callable[[Sequence[Page], Document | None], bytes]
@@ -36,5 +42,11 @@ class Format(NamedTuple):
 FORMATS: dict[str, Format] = {
     "text": Format(".txt", "text/plain; charset=utf-8", write_text),
     "json": Format(".json", "application/json", write_json),
+    "hocr": Format(".hocr", "application/xhtml+xml", write_hocr),
+    "alto": Format(".alto.xml", "application/xml", write_alto),
+    "page": Format(".page.xml", "application/xml", write_page, each_page=True),
+    "tsv": Format(".tsv", "text/tab-separated-values; charset=utf-8", write_tsv),
+    "pdf": Format(".pdf", "application/pdf", write_pdf, needs_pixels=True),
+    "picture": Format(".svg", "image/svg+xml", write_picture, each_page=True, needs_pixels=True),
 }
 """By the name that `--format` takes."""
