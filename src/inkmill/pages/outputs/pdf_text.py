@@ -80,15 +80,17 @@ def add_font(add: AddObject) -> int:
     glyphs = add(b"<< >>", b"\x00\x01" * 65536)  # every character is glyph 1; some viewers refuse to draw glyph 0
     descriptor = add(
         f"<< /Type /FontDescriptor /FontName /{FONT} /Flags 4 /FontBBox [0 {_DESCENT} {_WIDTH} {_ASCENT}] "
-        f"/ItalicAngle 0 /Ascent {_ASCENT} /Descent {_DESCENT} /CapHeight {_ASCENT} /StemV 80 /FontFile2 {file} 0 R >>".encode()
+        f"/ItalicAngle 0 /Ascent {_ASCENT} /Descent {_DESCENT} /CapHeight {_ASCENT} /StemV 80 "
+        f"/FontFile2 {file} 0 R >>".encode()
     )
     descendant = add(
-        f"<< /Type /Font /Subtype /CIDFontType2 /BaseFont /{FONT} /CIDSystemInfo << /Registry (Adobe) "
-        f"/Ordering (Identity) /Supplement 0 >> /FontDescriptor {descriptor} 0 R /DW {_WIDTH} /CIDToGIDMap {glyphs} 0 R >>".encode()
+        f"<< /Type /Font /Subtype /CIDFontType2 /BaseFont /{FONT} /DW {_WIDTH} /CIDToGIDMap {glyphs} 0 R "
+        "/CIDSystemInfo << /Registry (Adobe) /Ordering (Identity) /Supplement 0 >> "
+        f"/FontDescriptor {descriptor} 0 R >>".encode()
     )
     return add(
-        f"<< /Type /Font /Subtype /Type0 /BaseFont /{FONT} /Encoding /Identity-H /DescendantFonts [{descendant} 0 R] "
-        f"/ToUnicode {to_unicode} 0 R >>".encode()
+        f"<< /Type /Font /Subtype /Type0 /BaseFont /{FONT} /Encoding /Identity-H "
+        f"/DescendantFonts [{descendant} 0 R] /ToUnicode {to_unicode} 0 R >>".encode()
     )
 
 
