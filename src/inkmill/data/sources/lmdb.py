@@ -20,6 +20,7 @@ import numpy as np
 
 from inkmill.data.formats.multilabel import split_labels
 from inkmill.data.sources.base import MAX_IMAGE_BYTES, Source, check_image_bytes, fingerprint
+from inkmill.data.sources.lmdb_pages import why_damaged
 from inkmill.data.types import Labels, Sample, Target, Text
 from inkmill.errors import DataError, MissingExtraError, OutputError
 from inkmill.files import check_regular, explain, make_folder
@@ -162,6 +163,12 @@ class _Environment:
             import lmdb
         except ImportError as error:
             raise MissingExtraError("lmdb", "train", "reading an LMDB") from error
+        try:
+            damage = why_damaged(path / "data.mdb")
+        except OSError as error:
+            raise DataError(f"{path} cannot be read as an LMDB: {explain(error)}") from error
+        if damage:
+            raise DataError(f"{path / 'data.mdb'} is damaged ({damage}): copy it again, or convert it again")
         try:
             # No read-ahead: samples are read in random order, and the pages between them would push out useful ones.
             self._env = lmdb.open(str(path), readonly=True, lock=False, readahead=False, max_dbs=0)
