@@ -38,7 +38,7 @@ def synth(
 ) -> None:
     """Draw synthetic text as dataset.synthetic describes it, and keep it.
 
-    A sheet shows samples as the model of the spec would meet them, with dataset.augmentation; their texts are printed.
+    A sheet shows samples as the model of the spec would meet them, and their texts are printed.
     A data set holds JPEG images at their own size with their texts, and training on it needs no fonts.
     """
     positional, overrides = split(given)
@@ -73,23 +73,19 @@ def _characters(spec: Spec) -> str:
 def _sheet(console: Console, spec: Spec, settings: Settings, file: Path, count: int, seed: int) -> None:
     import cv2
 
-    from inkmill.data.augment import open_augmentation
-    from inkmill.data.augment.augmentation import Augmentation
     from inkmill.files import write_bytes_atomic
     from inkmill.synth.engine import open_engine
     from inkmill.synth.sheet import draw_samples, sheet
     from inkmill.tasks.base import input_resize
 
     engine = open_engine(settings)
-    changes = open_augmentation(spec.dataset.augmentation)
-    if changes is not None and not isinstance(changes, Augmentation):
-        raise ConfigError("a sheet cannot show an Albumentations pipeline: describe the changes by augmentation.ops")
-    images, texts, aspects = draw_samples(engine, input_resize(spec.model), changes, seed, count)
+    images, texts, aspects = draw_samples(engine, input_resize(spec.model), seed, count)
     _, data = cv2.imencode(".png", sheet(images, aspects)[..., ::-1])
     write_bytes_atomic(file, bytes(data))
-    for line in (*engine.notes, *(f"{number}\t{text}" for number, text in enumerate(texts))):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{count} samples on {file}", markup=False, highlight=False)
+    for number, text in enumerate(texts):
+        typer.echo(f"{number}\t{text}")
+    for line in (*engine.notes, f"{count} samples on {file}"):
+        console.print(line, markup=False, highlight=False)
 
 
 def _set(

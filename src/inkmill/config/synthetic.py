@@ -51,6 +51,10 @@ class SyntheticSpec(Section):
     """Pictures, folders or globs of pictures that half of the backgrounds are cut from; without any, all are made from
     numbers. Pictures with legible text teach a reader to leave text out."""
 
+    preset: str | None = "synthetic_text"
+    """Name of a shipped list of random changes to synthetic images, which the computer draws too well; see
+    docs/augmentation.md. Real ones get dataset.augmentation."""
+
     @field_validator("languages")
     @classmethod
     def _are_weights(cls, value: dict[str, float]) -> dict[str, float]:

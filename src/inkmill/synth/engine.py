@@ -13,7 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.config.dataset import AugmentationSpec
 from inkmill.config.synthetic import SyntheticSpec
+from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.augment.random_numbers import sample_states, splitmix64
 from inkmill.data.sources.base import fingerprint
 from inkmill.synth.atlas import Atlas, build_atlas
@@ -62,6 +64,7 @@ class SynthEngine:
         atlas: the fonts' letters.
         grounds: what lies behind.
         sampler: makes the rows.
+        changes: random changes to images once they are drawn, None for none.
         notes: what was left out, one sentence each.
 
     Raises:
@@ -72,6 +75,7 @@ class SynthEngine:
 
     def __init__(self, settings: Settings) -> None:
         spec = settings.spec
+        self.changes = changes_of(spec)
         files = [(one.path, one.weight) for one in spec.texts]
         self.texts = TextSampler(spec.languages, spec.lines, files, settings.characters, settings.longest)
         self.atlas: Atlas = build_atlas(find_fonts(spec.fonts or [CARRIED]), settings.characters)
@@ -107,6 +111,15 @@ class SynthEngine:
     def strings(self, codes: Codes) -> list[str]:
         """Return the texts that rows show."""
         return self.texts.strings(codes)
+
+
+def changes_of(spec: SyntheticSpec) -> Augmentation | None:
+    """Return the random changes to synthetic images, None for none.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    return Augmentation.from_spec(AugmentationSpec(preset=spec.preset)) if spec.preset else None
 
 
 @lru_cache(maxsize=2)

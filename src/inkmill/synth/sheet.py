@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.augment.cpu import apply_cv
 from inkmill.data.pipeline.resize import Resize
 from inkmill.synth.engine import SynthEngine
@@ -18,14 +17,13 @@ _GAP = 4
 
 
 def draw_samples(
-    engine: SynthEngine, resize: Resize, augmentation: Augmentation | None, seed: int, count: int
+    engine: SynthEngine, resize: Resize, seed: int, count: int
 ) -> tuple[list[Image], list[str], NDArray[np.float32]]:
     """Draw samples as a model with this input meets them.
 
     Args:
         engine: what to draw from.
         resize: how images meet the model's input.
-        augmentation: random changes, None for none.
         seed: another one gives other samples.
         count: how many.
 
@@ -41,8 +39,8 @@ def draw_samples(
         rows = np.flatnonzero(np.array(sizes) == width)
         height = resize.rows(width)
         drawn = engine.images(params.rows(rows), height, width)
-        if augmentation is not None:
-            drawn = apply_cv(drawn, augmentation.sample(seed, 0, index[rows], height, width))
+        if engine.changes is not None:
+            drawn = apply_cv(drawn, engine.changes.sample(seed, 0, index[rows], height, width))
         for row, image in zip(rows.tolist(), drawn, strict=True):
             images[row] = image
     return images, engine.strings(params.codes), aspects

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.augment.cpu import apply_cv
 from inkmill.data.sources.base import Source, fingerprint
 from inkmill.data.types import Sample, Target, Text, Texts
 from inkmill.synth.engine import Settings, SynthEngine, open_engine
@@ -122,7 +123,11 @@ class SyntheticSource(Source):
     def _encoded(self, rows: _Rows, number: int) -> bytes:
         one = rows.params.rows(slice(number, number + 1))
         width, height = _sizes(one)[0].tolist()
-        image = self.engine.images(one, height, width)[0][..., ::-1]
+        images = self.engine.images(one, height, width)
+        if (changes := self.engine.changes) is not None:
+            index = np.array(rows.index[number : number + 1], np.int64)
+            images = apply_cv(images, changes.sample(self.seed, 0, index, height, width))
+        image = images[0][..., ::-1]
         options = [cv2.IMWRITE_JPEG_QUALITY, 92] if self.encoding == "jpeg" else [cv2.IMWRITE_PNG_COMPRESSION, 1]
         _, data = cv2.imencode(".jpg" if self.encoding == "jpeg" else ".png", np.ascontiguousarray(image), options)
         return bytes(data)

@@ -44,7 +44,7 @@ def test_every_shipped_preset_parses(name: str) -> None:
 
 
 def test_the_presets_are_the_promised_ones() -> None:
-    assert preset_names() == ["captcha", "lib_ocr", "scene_text", "tao"]
+    assert preset_names() == ["captcha", "lib_ocr", "scene_text", "synthetic_text", "tao"]
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
