@@ -60,6 +60,7 @@ def test_every_verb_and_alias_has_its_help(verb: str, capsys: pytest.CaptureFixt
         ),
         (["train", "x", "dataset.val_fraction=2"], "dataset.val_fraction must be a number > 0 and < 1, not 2"),
         (["evaluate", "x"], "evaluate needs evaluate.checkpoint"),
+        (["infer"], "infer needs images: give `inkmill infer MODEL IMAGE...`"),
         (["infer", "m.onnx"], "infer needs images: give `inkmill infer MODEL IMAGE...`"),
         (["convert", "only-one"], "convert takes SOURCE and DESTINATION, or neither of them"),
         (["convert"], "convert needs dataset_convert.input_img_dir"),

@@ -44,13 +44,13 @@ def infer(
         InkmillError: no model, and none in the package; or nothing to read.
     """
     settings = spec.inference
-    checkpoint = settings.checkpoint or str(weights.path("reader"))
     asked = [*images, *([settings.inference_dataset_dir] if settings.inference_dataset_dir else [])]
     if not asked:
         raise ConfigError(
             "infer needs images: give `inkmill infer MODEL IMAGE...` (files, folders, globs, @list.txt), or "
             "inference.inference_dataset_dir"
         )
+    checkpoint = settings.checkpoint or str(weights.path("reader"))
     paths = find_images(asked)
     reader = load_reader(checkpoint, encryption_key=spec.encryption_key)
     reader.use(reader.task.decoder_of(settings))
