@@ -26,7 +26,7 @@ from inkmill.synth.params import GroundTable, SynthParams
 from inkmill.synth.sampling import OTHER_CHARACTERS, SynthSampler
 from inkmill.synth.text import Codes, TextSampler
 
-_OTHER = np.uint64(0xA5A5A5A5A5A5A5A5)  # makes of a sample's state that of the text beside it
+_OTHERS = 4096  # texts that may stand beside a sample's own; a power of two
 _VERSION = 1  # raise it when the same spec draws other samples
 
 
@@ -79,6 +79,7 @@ class SynthEngine:
         files = [(one.path, one.weight) for one in spec.texts]
         self.texts = TextSampler(spec.languages, spec.lines, files, settings.characters, settings.longest)
         self.atlas: Atlas = build_atlas(find_fonts(spec.fonts or [CARRIED]), settings.characters)
+        self._others = self.texts.sample(sample_states(0, 0, np.arange(_OTHERS)))[:, :OTHER_CHARACTERS]
         pictures, notes = make_grounds(folders=spec.grounds)
         self.grounds: GroundTable = ground_cells(pictures)
         self.sampler = SynthSampler.of(self.atlas.fonts, self.grounds)
@@ -92,7 +93,8 @@ class SynthEngine:
 
     def codes(self, states: NDArray[np.uint64]) -> tuple[Codes, Codes]:
         """Return the texts of samples as codes, and the other text that may show beside them."""
-        return self.texts.sample(states), self.texts.sample(splitmix64(states ^ _OTHER))[:, :OTHER_CHARACTERS]
+        beside = self._others[(splitmix64(states + np.uint64(1)) % np.uint64(_OTHERS)).astype(np.int64)]
+        return self.texts.sample(states), beside
 
     def rows(self, seed: int, index: NDArray[np.int64]) -> SynthParams:
         """Return the rows of samples, arrays of NumPy.
