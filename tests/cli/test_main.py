@@ -48,7 +48,7 @@ def test_every_verb_and_alias_has_its_help(verb: str, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["tran"], "unknown verb 'tran' (did you mean 'train'?); the verbs are convert, check, train"),
+        (["tran"], "unknown verb 'tran' (did you mean 'train'?); the verbs are convert, synth, check, train"),
         (["train", "--foo"], "No such option: --foo; `inkmill train --help` shows what there is"),
         (["--foo"], "No such option: --foo; `inkmill --help` shows what there is"),
         (["train", "-e", "no.yaml"], "cannot read the spec: no.yaml: no such file or folder"),
