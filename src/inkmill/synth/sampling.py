@@ -27,7 +27,7 @@ _BESIDE = 8  # of them stand on the label's own line, all of them above or below
 _EASY = 0.35
 """Share of samples without effects and hardly any distortion: what is too random teaches nothing."""
 _FIRST_OP = 1000  # of the streams of random numbers; augmentation's ops count from 0
-_NUMBERS = 192  # random numbers a sample, beside those of the letters
+_NUMBERS = 256  # random numbers a sample, beside those of the letters
 _LETTER_NUMBERS = 4  # random numbers a letter
 _FONT_TRIES = 8
 
@@ -136,7 +136,7 @@ class SynthSampler:
         # 1. The first of some random fonts that has all characters.
         chosen = self.widest + 0 * safe[:, 0]
         for _ in range(_FONT_TRIES):  # the first try comes last, and so wins
-            tried = xp.asarray(draws.unit() * len(self.fonts), dtype=xp.int64)
+            tried = xp.clip(xp.searchsorted(self.fonts.chances, draws.unit()), None, len(self.fonts) - 1)
             written = xp.where(self.fonts.caps_only[tried][:, None], upper, safe)
             complete = (self.fonts.covered[tried[:, None], written] | ~shown).all(axis=1)
             chosen = xp.where(complete, tried, chosen)

@@ -69,9 +69,9 @@ class Draws:
 def letters_style(draws: Draws, easy: Number) -> Style:
     """Return how the letters are set."""
     xp = draws.xp
-    wide, close = draws.uniform(0.03, 0.3), draws.uniform(-0.06, 0)
-    tracking = draws.one_of([(0.14, wide), (0.1, close), (0.76, draws.bell(0.012))])
-    stretch = xp.where(draws.chance(0.5), draws.log_uniform(0.72, 1.35), 1.0)
+    wide, close = draws.log_uniform(0.03, 0.35), draws.uniform(-0.06, 0)
+    tracking = draws.one_of([(0.12, wide), (0.14, close), (0.74, draws.bell(0.012))])
+    stretch = xp.where(draws.chance(0.65), draws.log_uniform(0.5, 1.2), 1.0)
     slant = xp.where(draws.chance(0.12) & ~easy, draws.uniform(-0.1, 0.35), 0.0)
     return Style(tracking, stretch, slant, 1.0 + 0 * stretch)
 
@@ -143,7 +143,7 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
     high = xp.where(kind < 0.12, 0.06, xp.where(kind < 0.65, 0.13, 0.35))
     sides = [draws.uniform(low, high) for _ in range(4)]
     # 4. Some text runs up or down.
-    upright = draws.one_of([(0.035, 1.0), (0.035, -1.0), (0.93, 0.0)])
+    upright = draws.one_of([(0.028, 1.0), (0.028, -1.0), (0.944, 0.0)])
     return View(
         turn=turn,
         skew_x=skew_x,
@@ -184,7 +184,7 @@ def ground_of(draws: Draws, easy: Number, grounds: GroundTable, aspect: Number) 
     count, side = grounds.means.shape[0], grounds.pictures.shape[1]
     number, matrix = xp.floor(draws.unit() * count), _crop(draws, side, aspect)
     means, deviation = _seen(xp, grounds, number, matrix)
-    strength = draws.one_of([(0.4, draws.uniform(0, 0.25)), (0.35, draws.uniform(0.25, 0.8)), (0.25, 1.0)])
+    strength = draws.one_of([(0.55, draws.uniform(0, 0.2)), (0.28, draws.uniform(0.2, 0.7)), (0.17, 1.0)])
     strength = xp.where(easy, draws.uniform(0, 0.3), strength)
     as_it_is = draws.chance(0.5) & (strength == 1.0)
     lit = xp.where(draws.chance(0.5), 1.0, 0.0)
@@ -249,29 +249,30 @@ def colours_of(draws: Draws, columns: Columns, as_it_is: Number, deviation: Numb
         deviation: (B,), of the ground's brightness.
     """
     xp = draws.xp
-    ground = [
-        xp.where(as_it_is, mean, colour) for mean, colour in zip(columns["ground_centre"], _surface(draws), strict=True)
-    ]
+    colour, painted = _surface(draws)
+    ground = [xp.where(as_it_is, mean, flat) for mean, flat in zip(columns["ground_centre"], colour, strict=True)]
     # 1. The plate is the ground of what stands on it.
-    plate = _apart(xp, _surface(draws), _brightness(ground), 15.0)
+    colour, plate_painted = _surface(draws)
+    plate = _apart(xp, colour, _brightness(ground), 15.0)
     on_plate = columns["plate_opacity"][0] > 0
     behind = [xp.where(on_plate, one, other) for one, other in zip(plate, ground, strict=True)]
     behind_brightness = _brightness(behind)
+    painted = xp.where(on_plate, plate_painted, painted)
     # 2. Some text has much contrast, some little; on an uneven ground it needs more.
     unrest = xp.where(on_plate, 0.0, deviation) * 1.2
-    need = xp.maximum(draws.one_of([(0.3, draws.uniform(30, 60)), (0.7, draws.uniform(50, 130))]), unrest)
+    need = xp.maximum(draws.one_of([(0.15, draws.uniform(30, 60)), (0.85, draws.uniform(60, 150))]), unrest)
     need = xp.clip(need, _LEAST_CONTRAST + 1, 150)
-    fill = _apart(xp, _paint(draws), behind_brightness, need)
+    fill = _apart(xp, _paint(draws, painted), behind_brightness, need)
     # 3. An outline is told from the fill, and where it stands alone, from the ground.
     hollow = columns["fill_opacity"][0] == 0
     against = xp.where(hollow, behind_brightness, _brightness(fill))
-    outline = _apart(xp, _paint(draws), against, xp.where(hollow, need, 60.0))
+    outline = _apart(xp, _paint(draws, painted), against, xp.where(hollow, need, 60.0))
     dark = [draws.uniform(0, 60)] * 3
     shadow = [
         xp.where(columns["shadow_steps"][0] > 1, one, other)
-        for one, other in zip(_apart(xp, _paint(draws), _brightness(fill), 45.0), dark, strict=True)
+        for one, other in zip(_apart(xp, _paint(draws, painted), _brightness(fill), 45.0), dark, strict=True)
     ]
-    other = _apart(xp, _paint(draws), behind_brightness, 40.0)
+    other = _apart(xp, _paint(draws, painted), behind_brightness, 40.0)
     return {
         "fill": fill,
         "outline_colour": outline,
@@ -282,23 +283,31 @@ def colours_of(draws: Draws, columns: Columns, as_it_is: Number, deviation: Numb
     }
 
 
-def _surface(draws: Draws) -> list[Number]:
-    """Return the colour of paper, walls, signs: light, dark or gray, or painted."""
+def _surface(draws: Draws) -> tuple[list[Number], Number]:
+    """Return the colour of paper, walls, signs, and which of them are painted in a colour, bool (B,)."""
     value = draws.one_of(
-        [(0.3, draws.uniform(0.7, 1)), (0.14, draws.uniform(0.03, 0.3)), (0.56, draws.uniform(0.15, 0.95))]
+        [(0.36, draws.uniform(0.75, 1)), (0.2, draws.uniform(0.03, 0.25)), (0.44, draws.uniform(0.25, 0.85))]
     )
-    pale, strong = draws.uniform(0, 0.15), draws.uniform(0.2, 1)
-    saturation = draws.one_of([(0.5, pale), (0.5, strong)])
-    return _rgb(draws.xp, draws.unit(), saturation, value)
+    painted = draws.chance(0.45)
+    saturation = draws.xp.where(painted, draws.uniform(0.3, 0.95), draws.uniform(0, 0.18))
+    return _rgb(draws.xp, _hue(draws), saturation, value), painted
 
 
-def _paint(draws: Draws) -> list[Number]:
-    """Return the colour of letters: mostly white, black or gray, else anything."""
+def _paint(draws: Draws, on_colour: Number) -> list[Number]:
+    """Return the colour of letters: mostly white or black, above all where the ground has a colour, bool (B,)."""
     value = draws.one_of(
-        [(0.4, draws.uniform(0.85, 1)), (0.35, draws.uniform(0, 0.2)), (0.25, draws.uniform(0.2, 0.95))]
+        [(0.42, draws.uniform(0.85, 1)), (0.38, draws.uniform(0, 0.22)), (0.2, draws.uniform(0.25, 0.9))]
     )
-    pale, strong = draws.uniform(0, 0.15), draws.uniform(0.3, 1)
-    return _rgb(draws.xp, draws.unit(), draws.one_of([(0.55, pale), (0.45, strong)]), value)
+    coloured = draws.unit() < draws.xp.where(on_colour, 0.25, 0.45)
+    saturation = draws.xp.where(coloured, draws.uniform(0.35, 1), draws.uniform(0, 0.12))
+    value = draws.xp.where(coloured, draws.uniform(0.3, 1), value)
+    return _rgb(draws.xp, _hue(draws), saturation, value)
+
+
+def _hue(draws: Draws) -> Number:
+    """Return hues in 0..1 as people paint: red to yellow, blue, some green, now and then anything."""
+    warm, blue, green = draws.bell(0.055) + 0.05, 0.59 + draws.bell(0.035), 0.38 + draws.bell(0.05)
+    return draws.one_of([(0.44, warm), (0.28, blue), (0.14, green), (0.14, draws.unit())]) % 1
 
 
 def _rgb(xp: Any, hue: Number, saturation: Number, value: Number) -> list[Number]:

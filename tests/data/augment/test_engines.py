@@ -14,7 +14,13 @@ from inkmill.data.augment.ops import OPS, load_preset, parse_ops, preset_names
 # Shrinking rounds twice, and OpenCV's filters have weights of eleven bits.
 ROUNDING, SHRINKING, JPEG = (0.06, 2), (0.25, 2), (0.5, 40)
 ONE_BY_ONE = {name: {"jpeg": JPEG, "shrink": SHRINKING}.get(name, ROUNDING) for name in OPS.names() if name != "group"}
-PRESETS = {"tao": (0.1, 2), "captcha": (0.1, 3), "lib_ocr": (0.3, 3), "scene_text": (0.4, 60)}
+PRESETS = {
+    "tao": (0.1, 2),
+    "captcha": (0.1, 3),
+    "lib_ocr": (0.3, 3),
+    "scene_text": (0.4, 60),
+    "synthetic_text": (0.5, 60),
+}
 
 
 def sampled(images: np.ndarray, *entries: dict, seed: int = 0) -> AugmentParams:

@@ -402,7 +402,8 @@ def _shrink(op: ops.Shrink, sampler: ParamSampler, u: Any) -> None:
     factor = sampler.uniform(op.factor, u[0], 0.0)
     # Cameras average over an area, so that is what most images get; the others take single places and so leave gaps.
     smaller = xp.where(u[1] < 0.7, 3.0, xp.floor((u[1] - 0.7) * 10))
-    drawn = [factor, smaller, xp.floor(u[2] * 3)]
+    larger = xp.where(u[2] < 0.1, 0.0, xp.where(u[2] < 0.55, 1.0, 2.0))  # blocks are rare
+    drawn = [factor, smaller, larger]
     sampler.shrink = [xp.where(factor > 0, new, old) for new, old in zip(drawn, sampler.shrink, strict=True)]
 
 
