@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -66,6 +67,8 @@ class LabelFormat(ABC):
 
     def __init__(self, label_pattern: str | None = None) -> None:
         self.label_pattern = label_pattern
+        self.remarks = Counter[str]()
+        """What a user should know of what was read, and how often: passed over, or read otherwise than it says."""
 
     @property
     def of_folder(self) -> bool:

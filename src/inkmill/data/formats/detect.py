@@ -19,6 +19,7 @@ from typing import Literal
 
 from inkmill.data.formats.base import FORMATS, IMAGE_SUFFIXES, LabelFormat, by_specificity, list_images
 from inkmill.data.formats.lines import head_lines
+from inkmill.data.formats.per_picture import SUFFIXES, PerPicture, indexed
 from inkmill.errors import DataError, LabelFileError
 from inkmill.files import explain
 
@@ -161,13 +162,15 @@ def _detect_folder(folder: Path, label_pattern: str | None) -> Detected:
 
 def _by_names(folder: Path, label_pattern: str | None, tried: list[str]) -> Detected:
     """Detect a format without a label file; a label file that failed is an error first, since it was surely meant."""
-    if tried:
-        raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
+    indexed.cache_clear()
     for fmt in by_specificity(of_folder=True):
-        reason = fmt(label_pattern).detect(folder, [])
+        # A text or JSON file a picture looks like a label file that failed; those formats read it before they say yes.
+        reason = None if tried and not issubclass(fmt, PerPicture) else fmt(label_pattern).detect(folder, [])
         if reason:
             why = f"{folder} has no label file: {reason}, so {fmt.name} it is"
             return Detected("labels", fmt.name, folder, folder, why)
+    if tried:
+        raise DataError(f"{folder} has no usable label file: {'; '.join(tried)}; name the format to use")
     image = next(list_images(folder), None)
     found = f"the image {image}, whose name does not match label_pattern" if image else "no image"
     if packed := next(_with_suffix(folder, {".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"}), None):
@@ -209,11 +212,12 @@ def _with_suffix(folder: Path, suffixes: Collection[str]) -> Iterator[str]:
 def _label_files(folder: Path, names: list[str]) -> list[str]:
     """Return the names that may be label files: none of inkmill's own files, and no text that belongs to one image."""
     found = [name for name in names if name.lower() not in _NOT_LABELS and not _NOT_LABELS_BEGIN.match(name)]
-    texts = {Path(name).stem for name in found if name.lower().endswith(".txt")}
-    if texts:
+    single = {Path(name).stem for name in found if Path(name).suffix.lower() in SUFFIXES}
+    if single:
         images = (os.path.splitext(name)[0] for name in _with_suffix(folder, IMAGE_SUFFIXES))  # noqa: PTH122
-        texts = {stem for image in images for stem in (image, f"gt_{image}") if stem in texts}  # gt_ is ICDAR's prefix
-    return [name for name in found if not (name.lower().endswith(".txt") and Path(name).stem in texts)][:_MANY]
+        # The prefixes are those of ICDAR and Total-Text.
+        single = {stem for image in images for stem in (image, f"gt_{image}", f"poly_gt_{image}") if stem in single}
+    return [n for n in found if not (Path(n).suffix.lower() in SUFFIXES and Path(n).stem in single)][:_MANY]
 
 
 def _only_label_file(folder: Path, name: str) -> Path:

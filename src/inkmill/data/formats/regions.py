@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,54 @@ def rows_of(polygons: Polygons) -> Iterator[tuple[list[list[float]], str]]:
     texts = polygons.texts or ("",) * len(polygons.points)
     for corners, ignore, text in zip(polygons.points, polygons.ignore, texts, strict=True):
         yield [[_short(number) for number in corner] for corner in corners], IGNORED[0] if ignore else text
+
+
+Corners = NDArray[np.float32]
+
+
+def corners_of(numbers: Any) -> Corners:
+    """Return corners (N, 2) from a list of [x, y], or from one of x, y, x, y ...
+
+    Raises:
+        ValueError: it is neither, has less than three corners, or one that is no number.
+    """
+    try:
+        corners = np.array(numbers, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        corners = np.empty(0, np.float32)
+    if corners.ndim == 1 and len(corners) % 2 == 0:
+        corners = corners.reshape(-1, 2)
+    if not _is_region(corners):
+        raise ValueError(f"expected at least three corners, each x and y, not {str(numbers)[:60]}")
+    return corners
+
+
+def box_corners(x: Any, y: Any, width: Any, height: Any, degrees: Any = 0.0, about_centre: bool = False) -> Corners:
+    """Return the corners of a box from its upper left one, turned clockwise about that corner or about its centre.
+
+    Raises:
+        ValueError: a number is none.
+    """
+    try:
+        x, y, width, height, degrees = (float(number) for number in (x, y, width, height, degrees))
+    except (TypeError, OverflowError):
+        raise ValueError(f"expected the numbers of a box, not {(x, y, width, height, degrees)!r:.80}") from None
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
+    pivot = np.array([width, height]) / 2 if about_centre else np.zeros(2)
+    cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    turned = (corners - pivot) @ np.array([[cosine, sine], [-sine, cosine]]) + pivot + (x, y)
+    return corners_of(turned.tolist())
+
+
+def polygons_of(rows: Iterable[tuple[Corners, str, bool]]) -> Polygons:
+    """Return the polygons of corners, what is written there, and whether to ignore it: such have no text."""
+    points, texts, ignore = [], [], []
+    for corners, text, skip in rows:
+        skip = skip or text in IGNORED
+        points.append(corners)
+        texts.append("" if skip else text)
+        ignore.append(skip)
+    return Polygons(tuple(points), tuple(ignore), tuple(texts))
 
 
 def parse_regions(line: str) -> Polygons:

@@ -44,7 +44,8 @@ class FolderSource(Source):
         self.root, self.format, self._inside = detected.root, detected.format, inside
         if detected.format == FileName.name:
             self.label_pattern = label_pattern or DEFAULT_PATTERN
-        self._images, self._labels, self._kind = _read(detected, label_pattern)
+        self._images, self._labels, self._kind, remarks = _read(detected, label_pattern)
+        self.notes += remarks
         if not len(self._images):
             raise DataError(f"{detected.labels} holds no label: nothing to use")
         self._repeats = repeats(self._images)
@@ -114,15 +115,18 @@ class FolderSource(Source):
         return status.st_size, status.st_mtime_ns
 
 
-def _read(detected: Detected, label_pattern: str | None) -> tuple[PackedStrings, PackedStrings, type[Target]]:
-    """Return image names, labels as strings, and the type of their targets, which is the same for all."""
+def _read(
+    detected: Detected, label_pattern: str | None
+) -> tuple[PackedStrings, PackedStrings, type[Target], tuple[str, ...]]:
+    """Return image names, labels as strings, the type of their targets, which is the same for all, and remarks."""
     images, labels = PackedStrings(), PackedStrings()
     kind: type[Target] = Text
-    for entry in FORMATS.get(detected.format)(label_pattern).read(detected.labels):
+    fmt = FORMATS.get(detected.format)(label_pattern)
+    for entry in fmt.read(detected.labels):
         images.append(entry.image)
         labels.append(_plain(entry.target))
         kind = type(entry.target)
-    return images, labels, kind
+    return images, labels, kind, tuple(f"{remark}: {count:,}" for remark, count in fmt.remarks.items())
 
 
 def _plain(target: Target) -> str:
