@@ -149,11 +149,8 @@ FUNSD = {
         {"box": [10, 8, 90, 30], "text": "", "words": [], "label": "other"},
     ]
 }
-CORD = {
-    "valid_line": [
-        {"words": [{"quad": dict(zip(("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"), FLAT)), "text": "Hi, you"}]}
-    ]
-}
+CORNERS = dict(zip(("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"), FLAT, strict=True))
+CORD = {"valid_line": [{"words": [{"quad": CORNERS, "text": "Hi, you"}]}]}
 LABELME = {
     "imagePath": "a.png",
     "imageData": None,
@@ -191,6 +188,10 @@ FOLDERS = [
     ("rects_det", "gt/{}.json", json.dumps(RECTS), '{"lines": [], "chars": []}', [HI, SKIP]),
     ("yolo_det", "labels/{}.txt", "0 0.1 0.2 0.9 0.2 0.9 0.75 0.1 0.75\n0 0.5 0.475 0.8 0.55\n", "", [("", False)] * 2),
 ]
+
+
+def sound(target: Polygons) -> bool:
+    return all(np.isfinite(points).all() and len(points) >= 3 for points in target.points)
 
 
 def check(entries: list[Entry], regions: list[tuple[str, bool]]) -> None:
@@ -301,7 +302,10 @@ def test_of_several_files_the_one_in_a_folder_of_the_same_name_counts(tmp_path: 
     assert wide["images/val/a.png"] == pytest.approx(2 * wide["images/train/a.png"])
 
 
-BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]><annotations><image name="&y;"/></annotations>'
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]>'
+    '<annotations><image name="&y;"/></annotations>'
+)
 
 
 @pytest.mark.parametrize("content", [BOMB, "<annotations><image>", "<a>" * 5000, "no xml", ""])
@@ -321,12 +325,13 @@ def test_a_damaged_file_is_read_or_refused_with_its_name(name, file, content, _,
     other = data.draw(st.sampled_from(["", "null", "[]", "{}", '"x"', "NaN", "1e999", "-1", "<", '"points": 7']))
     path = tmp_path / file
     path.write_text(content[:start] + other + content[stop:], "utf-8")
+    targets, refusal = [], str(path)
     try:
-        for entry in FORMATS.get(name)().read(path):
-            assert isinstance(entry.target, Polygons)
-            assert all(np.isfinite(points).all() and len(points) >= 3 for points in entry.target.points)
+        targets.extend(entry.target for entry in FORMATS.get(name)().read(path))
     except LabelFileError as error:
-        assert str(path) in str(error)
+        refusal = str(error)
+    assert str(path) in refusal
+    assert all(isinstance(target, Polygons) and sound(target) for target in targets)
 
 
 @pytest.mark.parametrize(("name", "pattern", "content", "empty", "_"), FOLDERS)
@@ -346,11 +351,13 @@ def test_a_damaged_file_of_one_picture_is_read_or_refused(
         import cv2
 
         cv2.imwrite(str(image), np.zeros((40, 100, 3), np.uint8))
+    target, refusal = Polygons((), (), ()), str(path)
     try:
         target = FORMATS.get(name)().parse(path, image)
-        assert all(np.isfinite(points).all() and len(points) >= 3 for points in target.points)
     except LabelFileError as error:
-        assert str(path) in str(error)
+        refusal = str(error)
+    assert str(path) in refusal
+    assert sound(target)
 
 
 WRITTEN = ("paddle_det", "icdar_det", "coco_det", "labelme_det")

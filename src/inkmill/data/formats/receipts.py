@@ -52,7 +52,7 @@ class WildReceipt(LabelFormat):
     title = "WildReceipt: text detection"
     example = '{"file_name": "a.jpg", "annotations": [{"box": [10, 8, 90, 8, 90, 30, 10, 30], "text": "TOTAL"}]}'
     specificity = 94
-    file_name = "train.jsonl"
+    file_name = "wildreceipt.jsonl"
 
     def detect(self, path: Path, head: list[str]) -> str | None:
         """See `LabelFormat.detect`."""
