@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import inkmill
 from inkmill.cli.main import run
@@ -21,6 +22,8 @@ from inkmill.deploy.quantize.layers import find_layers, load_graph, measure_rang
 from inkmill.deploy.quantize.run import drop, quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
+from inkmill.modelfile.header import ModelHeader
+from inkmill.modelfile.torch_file import save_model
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.tasks.recognition.charset import Charset
 from inkmill.tasks.recognition.decoder import Reading
@@ -69,6 +72,25 @@ def test_int8_loses_no_more_words_than_the_bound(trained: Path) -> None:
     assert inkmill.load(path, "cpu").header.provenance["speeds"] == card["speeds"]
     assert (trained / "quantize" / "export" / "metrics.json").exists()
     assert not (trained / "export").exists()  # what an export of the user's own would have left
+
+
+def test_a_reader_of_several_sizes_is_quantised_on_all_of_them(trained: Path, tmp_path: Path) -> None:
+    spec = ModelSpec(backbone="Tiny", sequence="none", input_width=128, input_resize="aspect")
+    task = Recognition(spec, Charset(tuple("0123456789")), 6)
+    torch.manual_seed(0)
+    save_model(tmp_path / "reader.safetensors", task.build().state_dict(), ModelHeader.of(task))
+    (tmp_path / "few.tsv").symlink_to((trained / "few.tsv").resolve())
+    rows = (trained / "few.tsv").resolve().read_text().splitlines()
+    for number, row in enumerate(rows[:30:3]):  # square ones among them
+        image = cv2.imread(str((trained / "few.tsv").resolve().parent / row.split("\t")[0]))
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), image[:, : image.shape[0]])
+    overrides = ["quantize.max_drop=1", f"evaluate.test={tmp_path}/square.tsv"]
+    (tmp_path / "square.tsv").write_text("".join(f"{number}.png\t1\n" for number in range(len(rows[:30:3]))))
+    path = quantize(spec_for(tmp_path, "reader.safetensors", *overrides))
+    reader = OnnxReader(path, "cpu")
+    for height, width in reader.resize.sizes():
+        assert len(reader.read(np.zeros((height, width, 1), np.uint8))) == 1
+    assert nodes(path)["QuantizeLinear"] > 0
 
 
 @pytest.mark.usefixtures("exact_int8")

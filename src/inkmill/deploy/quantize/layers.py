@@ -197,7 +197,10 @@ def quantised(model: Any, layers: Collection[Layer], ranges: Ranges, *, symmetri
         [layer.node for layer in layers],
         [],
         list(_KINDS),
-        {"ActivationSymmetric": True, "QuantizeBias": False} if symmetric else {},
+        # What a matrix product gives stays in float: ONNX Runtime then makes product, scale and bias one kernel.
+        {"ActivationSymmetric": True, "QuantizeBias": False}
+        if symmetric
+        else {"OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"]},
     )
     with contextlib.redirect_stdout(io.StringIO()):  # only cli/ prints
         maker.quantize_model()
