@@ -94,6 +94,29 @@ def test_a_ground_keeps_the_colour_that_the_contrast_was_chosen_for(disc, ground
     assert image.std() > 5
 
 
+def test_a_level_ground_is_that_of_one_turned_by_next_to_nothing(disc, grounds):
+    level, turned = ([11.0, skew, -3.5, skew, -40.0, 7.25] for skew in (0.0, 1e-6))
+    shown = {"ground_strength": 1, "ground_centre": 255, "ink_strength": 0.5, "ink": 1, "fill": 100}
+    one, other = (
+        compose(row(ground_matrix=matrix, ink_matrix=matrix, **shown), disc, grounds, 48, 96)
+        for matrix in (level, turned)
+    )
+    assert one.std() > 20
+    assert np.abs(one.astype(int) - other).max() <= 1
+
+
+def test_a_turned_letter_is_found_wherever_it_reaches(disc, grounds):
+    # A letter turned by any angle about the middle of its disc covers the same area.
+    angles, covered = np.linspace(0, 2 * np.pi, 9), []
+    for angle in angles:
+        sample = row()
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        pen = np.array([0.5, -0.375]) + turn.T @ [-0.5, 0.375]
+        sample.places[0, 0, :6] = [*pen, *(EM_PIXELS * turn).ravel()]
+        covered.append(ink(compose(sample, disc, grounds, 64, 64)))
+    np.testing.assert_allclose(covered, covered[0], rtol=0.01)
+
+
 def test_a_row_is_the_same_image_in_any_batch(disc, grounds):
     one, two = row(weight=0.02), row(arc=[0.3, 0.5], rule=[0.1, 0.02])
     both = SynthParams(*(np.concatenate([getattr(one, name), getattr(two, name)]) for name in two.__dataclass_fields__))

@@ -80,9 +80,10 @@ def _compose_row(
     distance = _signed_distance(glyph_ids[mine], places[mine], glyphs, u, v)
     # 4. Ground: a colour, a picture's differences, a ramp of light.
     ground = _ground(row, grounds, x, y)
-    texture = _picture(grounds.pictures[int(row["ink"])], row["ink_matrix"], x, y) - row["ink_centre"]
-    through = row["show_through"] * (ground - row["ground_colour"])
-    painted = through + row["ink_strength"] * texture
+    painted = through = row["show_through"] * (ground - row["ground_colour"])
+    if row["ink_strength"] != 0:
+        texture = _picture(grounds.pictures[int(row["ink"])], row["ink_matrix"], x, y) - row["ink_centre"]
+        painted = through + row["ink_strength"] * texture
     ramp = (row["fill_ramp"][0] * u + row["fill_ramp"][1] * v)[..., None]
     fill = row["fill"] + ramp + painted
 
@@ -155,26 +156,52 @@ def _straightened(row: _Row, u: Array, v: Array) -> tuple[Array, Array]:
 def _signed_distance(glyph_ids: NDArray[np.int32], places: Array, glyphs: GlyphTable, u: Array, v: Array) -> Array:
     """Return the largest signed distance over some glyphs, in em, (H, W): positive within a letter."""
     best = np.full(u.shape, FAR, np.float32)
+    # Only rows and columns of the image that show some of a glyph's width are looked at; the rest cannot be inside.
+    least = u.min(axis=0), u.min(axis=1)
+    most = u.max(axis=0), u.max(axis=1)
     for glyph, place in zip(glyph_ids.tolist(), places, strict=True):
-        pen_u, pen_v, xu, xv, yu, yv, size, _ = place
-        offset, left, top, across, down = glyphs.boxes[glyph].tolist()
-        near_u, near_v = u - pen_u, v - pen_v
-        x = xu * near_u + xv * near_v - left
-        y = yu * near_u + yv * near_v - top
-        inside = (x >= 0) & (x <= across - 1) & (y >= 0) & (y <= down - 1)
-        if not inside.any():
-            continue
-        x, y = x[inside], y[inside]
-        left_of, above = np.minimum(x.astype(np.int32), across - 2), np.minimum(y.astype(np.int32), down - 2)
-        share_x, share_y = x - left_of, y - above
-        first = offset + above * across + left_of
-        taken = [glyphs.distances[first + step].astype(np.float32) for step in (0, 1, across, across + 1)]
-        upper = taken[0] + share_x * (taken[1] - taken[0])
-        lower = taken[2] + share_x * (taken[3] - taken[2])
-        byte = upper + share_y * (lower - upper)
-        found = (byte - 128) * (size / np.float32(STEPS_PER_PIXEL * EM_PIXELS))
-        best[inside] = np.maximum(best[inside], found)
+        box = glyphs.boxes[glyph].tolist()
+        first, last = _extent(place, box)
+        columns, rows = (_span((low <= last) & (high >= first)) for low, high in zip(least, most, strict=True))
+        if rows.stop and columns.stop:
+            part = best[rows, columns]
+            _add_glyph(part, place, box, glyphs.distances, u[rows, columns], v[rows, columns])
     return best
+
+
+def _extent(place: Array, box: list[int]) -> tuple[float, float]:
+    """Return the least and the largest u of a glyph's box."""
+    pen_u, _, xu, xv, yu, yv = place[:6].tolist()
+    _, left, top, across, down = box
+    scale = 1 / (xu * yv - xv * yu)
+    ends = [(yv * x - xv * y) * scale for x in (left, left + across) for y in (top, top + down)]
+    return pen_u + min(ends), pen_u + max(ends)
+
+
+def _span(wanted: NDArray[np.bool_]) -> slice:
+    """Return the smallest slice with all wanted places; empty where there are none."""
+    places = np.flatnonzero(wanted)
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+def _add_glyph(best: Array, place: Array, box: list[int], distances: NDArray[np.uint8], u: Array, v: Array) -> None:
+    """Raise `best` to the signed distances of one glyph, where they are larger."""
+    pen_u, pen_v, xu, xv, yu, yv, size, _ = place
+    offset, left, top, across, down = box
+    near_u, near_v = u - pen_u, v - pen_v
+    x = xu * near_u + xv * near_v - left
+    y = yu * near_u + yv * near_v - top
+    inside = (x >= 0) & (x <= across - 1) & (y >= 0) & (y <= down - 1)
+    x, y = x[inside], y[inside]
+    left_of, above = np.minimum(x.astype(np.int32), across - 2), np.minimum(y.astype(np.int32), down - 2)
+    share_x, share_y = x - left_of, y - above
+    first = offset + above * across + left_of
+    taken = [distances[first + step].astype(np.float32) for step in (0, 1, across, across + 1)]
+    upper = taken[0] + share_x * (taken[1] - taken[0])
+    lower = taken[2] + share_x * (taken[3] - taken[2])
+    byte = upper + share_y * (lower - upper)
+    found = (byte - 128) * (size / np.float32(STEPS_PER_PIXEL * EM_PIXELS))
+    best[inside] = np.maximum(best[inside], found)
 
 
 def _coverage(distance: Array, softness: Array) -> Array:
@@ -206,6 +233,9 @@ def _ground(row: _Row, grounds: GroundTable, x: Array, y: Array) -> Array:
 def _picture(picture: NDArray[np.uint8], matrix: Array, x: Array, y: Array) -> Array:
     """Return pixels of a picture that repeats by mirroring, bilinear, float32 (H, W, 3)."""
     side = len(picture)
+    if matrix[1] == 0 and matrix[3] == 0:  # not turned: rows and columns are fetched one after the other
+        rows = _along(picture, matrix[4] * y[:, 0] + matrix[5], side, axis=0)
+        return _along(rows, matrix[0] * x[0] + matrix[2], side, axis=1)
     across = matrix[0] * x + matrix[1] * y + matrix[2]
     down = matrix[3] * x + matrix[4] * y + matrix[5]
     left, top = np.floor(across), np.floor(down)
@@ -216,6 +246,16 @@ def _picture(picture: NDArray[np.uint8], matrix: Array, x: Array, y: Array) -> A
     upper = corners[0] + share_x * (corners[1] - corners[0])
     lower = corners[2] + share_x * (corners[3] - corners[2])
     return upper + share_y * (lower - upper)
+
+
+def _along(picture: Array, place: Array, side: int, axis: int) -> Array:
+    """Return a picture interpolated at some places along one axis, float32."""
+    first = np.floor(place)
+    share = (place - first).reshape([-1 if dimension == axis else 1 for dimension in range(3)])
+    one, next_one = (
+        np.take(picture, _mirrored(first.astype(np.int32) + step, side), axis).astype(np.float32) for step in (0, 1)
+    )
+    return one + share * (next_one - one)
 
 
 def _mirrored(place: NDArray[np.int32], side: int) -> NDArray[np.int32]:
