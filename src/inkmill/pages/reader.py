@@ -229,7 +229,8 @@ class PageReader:
         sure = {line: one for line, one in best.items() if one.text.confidence >= self.min_confidence and one.words}
         notes = list(image.notes)
         if doubtful := sum(bool(one.text.text.strip()) for line, one in best.items() if line not in sure):
-            notes.append(f"{doubtful} regions were left out: read with a confidence below {self.min_confidence:g}")
+            were = "region was" if doubtful == 1 else "regions were"
+            notes.append(f"{doubtful} {were} left out: read with a confidence below {self.min_confidence:g}")
         # 3. In reading order.
         order = sorted(sure)
         quads = [job.quads[line] for line in order]
