@@ -12,7 +12,9 @@ from typing import NamedTuple
 import cv2
 import matplotlib
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from PIL import Image, ImageDraw, ImageFont
 
 from inkmill.pages.models import InputSize, LineText
@@ -163,3 +165,47 @@ def ink_detector():
 @pytest.fixture
 def nearest_letter():
     return NearestLetter
+
+
+SHADES = {"a": 0.6, "b": 0.2, "c": -0.2, " ": -0.6}
+
+
+def save(path, nodes, shape_in, shape_out, constants=(), metadata=()):
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape_in)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape_out)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [onnx.numpy_helper.from_array(*one) for one in constants])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, dict(metadata))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def detector_file(tmp_path_factory):
+    """The probability of text is how dark a pixel is: (1 - mean) / 2."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
+        helper.make_node("Sub", ["one", "mean"], ["twice"]),
+        helper.make_node("Mul", ["twice", "half"], ["y"]),
+    ]
+    constants = [(np.float32(1), "one"), (np.float32(0.5), "half")]
+    path = tmp_path_factory.mktemp("paddle") / "det.onnx"
+    return save(path, nodes, ["b", 3, "h", "w"], ["b", 1, "h", "w"], constants)
+
+
+@pytest.fixture(scope="session")
+def reader_file(tmp_path_factory):
+    """Every 8 columns are the character whose shade is nearest; white (1) is the blank."""
+    shades = np.array([1.0, *SHADES.values()], np.float32)
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["pooled"], kernel_shape=[48, 8], strides=[48, 8]),
+        helper.make_node("ReduceMean", ["pooled"], ["gray"], axes=[1, 2], keepdims=0),
+        helper.make_node("Unsqueeze", ["gray", "axis"], ["column"]),
+        helper.make_node("Sub", ["column", "shades"], ["difference"]),
+        helper.make_node("Mul", ["difference", "difference"], ["square"]),
+        helper.make_node("Mul", ["square", "sharp"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["y"], axis=2),
+    ]
+    constants = [(shades, "shades"), (np.array([2], np.int64), "axis"), (np.float32(-200), "sharp")]
+    path = tmp_path_factory.mktemp("paddle") / "rec.onnx"
+    return save(path, nodes, ["b", 3, 48, "w"], ["b", "t", "k"], constants, {"character": "a\nb\nc"})

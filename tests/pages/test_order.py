@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inkmill.pages.geometry import facing
@@ -89,6 +89,7 @@ def test_a_bent_page_does_not_chain_its_rows():
     assert [place.line for place in places] == list(range(len(boxes)))
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(0, 900), st.floats(0, 900), st.floats(5, 500)), min_size=1, max_size=30),
     st.floats(-20, 20),

@@ -96,7 +96,9 @@ def test_a_line_longer_than_the_reader_takes_is_read_in_parts(draw_page, ink_det
         assert one.polygon == pytest.approx(other.polygon, abs=2)
 
 
-def test_a_long_strip_goes_to_the_detector_in_tiles_and_every_line_is_found_once(draw_page, nearest_letter, ink_detector):
+def test_a_long_strip_goes_to_the_detector_in_tiles_and_every_line_is_found_once(
+    draw_page, nearest_letter, ink_detector
+):
     lines = [(20, 20 + 40 * row, f"RAT {row % 7 + 1} CLUB") for row in range(90)]
     detector = ink_detector()
     page = PageReader(detector, nearest_letter()).read_page(image_of(draw_page(lines, (260, 3640)).pixels))

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ class PdfProcess:
             process.kill()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with suppress(OSError):  # what was not yet sent goes nowhere
+                        pipe.close()
             process.wait()
 
     def __enter__(self) -> PdfProcess:
