@@ -173,7 +173,7 @@ def test_a_page_with_more_pixels_than_are_allowed_is_refused_before_it_is_drawn(
         document.page(1)
     with (
         Document(saved(picture(), "PNG"), "a.png", max_pixels=100) as document,
-        pytest.raises(ImageError, match="a.png"),
+        pytest.raises(ImageError, match=r"a\.png"),
     ):
         document.page(1)
 
@@ -217,7 +217,7 @@ def test_what_is_no_document_is_named_in_one_sentence(data):
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(DataError, match="nowhere.png"):
+    with pytest.raises(DataError, match=r"nowhere\.png"):
         Document("nowhere.png")
 
 

@@ -110,5 +110,5 @@ def test_a_reader_with_fewer_characters_than_classes_is_refused(reader_file, tmp
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(ModelFileError, match="nowhere.onnx"):
+    with pytest.raises(ModelFileError, match=r"nowhere\.onnx"):
         open_detector("nowhere.onnx")

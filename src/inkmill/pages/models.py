@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inkmill.errors import ConfigError
+from inkmill import weights
+from inkmill.errors import ConfigError, InkmillError
 from inkmill.runtime.reader import BaseReader, load_reader, refuse_nan
 
 Image = NDArray[np.uint8]
@@ -206,11 +206,9 @@ def _own_detector(path: str | Path, threads: int | None) -> LineDetector:
 
 def _shipped(what: str) -> Path:
     try:
-        weights = import_module("inkmill.weights")
-    except ImportError as error:
+        return weights.path(what)
+    except InkmillError as error:
         raise ConfigError(
             f"this inkmill carries no {what}; give one: --detector FILE and --reader FILE (PaddleOCR's or RapidOCR's "
             "ONNX files, or your own from `inkmill export`)"
         ) from error
-    path: Path = weights.path(what)
-    return path

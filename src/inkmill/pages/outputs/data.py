@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from inkmill.pages.documents import Document
+from inkmill.pages.outputs.shapes import legal
 from inkmill.pages.types import Page, Points
 from inkmill.version import __version__
 
@@ -60,7 +61,7 @@ class DocumentJson(_Json):
 
 def write_text(pages: Sequence[Page], document: Document | None = None) -> bytes:
     """Return the text: a form feed between two pages, as `pdftotext` has it."""
-    return ("\n\f".join(page.text for page in pages) + "\n").encode("utf-8", "replace")
+    return ("\n\f".join(legal(page.text) for page in pages) + "\n").encode("utf-8")
 
 
 def write_json(pages: Sequence[Page], document: Document | None = None) -> bytes:
@@ -71,24 +72,24 @@ def write_json(pages: Sequence[Page], document: Document | None = None) -> bytes
 
 def _page(page: Page) -> PageJson:
     return PageJson(
-        source=page.source,
+        source=legal(page.source),
         number=page.number,
         width=page.width,
         height=page.height,
         dpi=page.dpi,
         rotation=page.rotation,
         skew=round(page.skew, 2),
-        notes=list(page.notes),
+        notes=[legal(note) for note in page.notes],
         lines=[
             LineJson(
-                text=line.text,
+                text=legal(line.text),
                 confidence=round(line.confidence, 4),
                 polygon=_points(line.polygon),
                 block=line.block,
                 row=line.row,
                 words=[
                     WordJson(
-                        text=word.text,
+                        text=legal(word.text),
                         confidence=round(word.confidence, 4),
                         polygon=_points(word.polygon),
                         characters=[_points(character) for character in word.characters],

@@ -14,7 +14,7 @@ import numpy as np
 
 from inkmill.pages.geometry import Matrix, apply
 from inkmill.pages.outputs.shapes import BASELINE
-from inkmill.pages.types import Line, Page, Points
+from inkmill.pages.types import Page, Points
 
 FONT = "InkmillText"
 """Name of the font in a page's resources."""
@@ -37,39 +37,25 @@ def text_layer(page: Page, to_pdf: Matrix) -> bytes:
     """
     parts = [b"BT", f"/{FONT} 1 Tf 3 Tr".encode()]
     for line in page.lines:
-        parts += _line(line, to_pdf)
+        parts += [_shown(word.text, apply(to_pdf, word.polygon)) for word in line.words]
     parts.append(b"ET")
     return b"\n".join(parts) + b"\n"
 
 
-def _line(line: Line, to_pdf: Matrix) -> list[bytes]:
-    """Return the operators of a line: every word at its place, and a space up to the next one."""
-    quads = [apply(to_pdf, word.polygon) for word in line.words]
-    found = []
-    for index, (word, quad) in enumerate(zip(line.words, quads, strict=True)):
-        found.append(_shown(word.text, quad))
-        if index + 1 < len(quads):
-            gap = quad.copy()
-            gap[[0, 3]], gap[[1, 2]] = quad[[1, 2]], quads[index + 1][[0, 3]]
-            if float((gap[1] - gap[0]) @ (quad[1] - quad[0])) <= 0:  # they touch, or overlap
-                gap[[1, 2]] = gap[[0, 3]]
-            found.append(_shown(" ", gap, quad))
-    return found
+def _shown(text: str, quad: Points) -> bytes:
+    """Return the operators that show a word stretched over a quad, and a space behind it.
 
-
-def _shown(text: str, quad: Points, like: Points | None = None) -> bytes:
-    """Return the operators that show a text stretched over a quad; of a very narrow one `like` gives the direction."""
+    The space parts words for programs that do not look at gaps; and PDFium passes over single characters without shape.
+    """
     units = text.encode("utf-16-be", "replace")
-    like = quad if like is None else like
-    along, up = like[1] - like[0], like[0] - like[3]
+    along, up = quad[1] - quad[0], quad[0] - quad[3]
     size = max(float(np.linalg.norm(up)), 0.1)
-    direction = along / max(float(np.linalg.norm(along)), 1e-6)
-    width = float(np.linalg.norm(quad[1] - quad[0]))
+    width = float(np.linalg.norm(along))
     stretch = max(width / (len(units) / 2 * size * _WIDTH / _UNITS), _NARROWEST)
-    x, y = (quad[3] + (quad[0] - quad[3]) * BASELINE).tolist()
-    cos, sin = (direction * size).tolist()
+    x, y = (quad[3] + up * BASELINE).tolist()
+    cos, sin = (along / max(width, 1e-6) * size).tolist()
     matrix = f"{cos:.4f} {sin:.4f} {-sin:.4f} {cos:.4f} {x:.3f} {y:.3f} Tm"
-    return f"{matrix} {100 * stretch:.3f} Tz <{units.hex()}> Tj".encode()
+    return f"{matrix} {100 * stretch:.3f} Tz <{units.hex()}0020> Tj".encode()
 
 
 def add_font(add: AddObject) -> int:

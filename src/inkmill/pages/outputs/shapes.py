@@ -81,7 +81,7 @@ def xml_bytes(root: Xml.Element, doctype: str = "") -> bytes:
 
 
 def legal(text: str) -> str:
-    """Return a text without the characters that XML 1.0 forbids; each becomes U+FFFD."""
+    """Return a text without the characters that XML 1.0 forbids, and UTF-8 halves; each becomes U+FFFD."""
     return "".join(one if _is_legal(ord(one)) else "\ufffd" for one in text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inkmill.pages.documents import Document
-from inkmill.pages.outputs.shapes import Box, blocks_of, box_of, boxes_of
+from inkmill.pages.outputs.shapes import Box, blocks_of, box_of, boxes_of, legal
 from inkmill.pages.types import Page
 
 _HEAD = [
@@ -31,7 +31,7 @@ def write_tsv(pages: Sequence[Page], document: Document | None = None) -> bytes:
     rows = ["\t".join(_HEAD)]
     for page in pages:
         rows += _rows(page)
-    return ("\n".join(rows) + "\n").encode("utf-8", "replace")
+    return ("\n".join(rows) + "\n").encode("utf-8")
 
 
 def _rows(page: Page) -> list[str]:
@@ -50,5 +50,5 @@ def _rows(page: Page) -> list[str]:
 
 
 def _row(level: int, place: Sequence[int], box: Box, confidence: str = _NO_CONFIDENCE, text: str = "") -> str:
-    shown = text.replace("\t", " ").replace("\n", " ").replace("\r", " ")
+    shown = legal(text).replace("\t", " ").replace("\n", " ").replace("\r", " ")
     return "\t".join([*map(str, (level, *place, box.left, box.top, box.width, box.height)), confidence, shown])
