@@ -98,7 +98,7 @@ def test_the_text_over_a_pdf_lies_on_its_page_however_that_is_turned_and_cropped
         assert document.page(1).pixels.shape[:2] == (page.height, page.width)
     found = found_by_poppler(data, tmp_path)
     assert sorted(text for text, _ in found) == sorted(page.text.split())
-    boxes = {text: box for text, box in found}
+    boxes = dict(found)
     for word in words_of(page):
         wanted = np.concatenate([word.polygon.min(axis=0), word.polygon.max(axis=0)])
         assert np.abs(boxes[word.text] - wanted).max() <= 2
