@@ -33,6 +33,19 @@ def test_a_data_set_is_kept_whole_and_can_be_read(tmp_path: Path, capsys: pytest
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_a_report_names_each_font_and_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    fonts = f"dataset.synthetic.fonts=[{CARRIED / 'Anton-Regular.ttf'},{tmp_path / 'broken.ttf'}]"
+    assert run(["synth", str(tmp_path / "fonts.txt"), fonts]) == 2  # no font has all characters
+    assert "no font has the characters '–'" in capsys.readouterr().err
+    fonts = fonts.replace("[", f"[{CARRIED / 'OpenSans-Regular.ttf'},")
+    assert run(["synth", str(tmp_path / "fonts.txt"), fonts]) == 0
+    assert "2 of 3 fonts are used" in capsys.readouterr().out
+    report = (tmp_path / "fonts.txt").read_text(encoding="utf-8")
+    assert "Anton: lacks –" in report
+    assert "broken.ttf: left out: cannot be read as a font" in report
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

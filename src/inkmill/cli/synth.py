@@ -21,7 +21,10 @@ _SHEET = 120
 
 def synth(
     given: Annotated[
-        list[str] | None, arguments("DESTINATION ", "A .png file for a sheet to look at, or a folder for a data set.")
+        list[str] | None,
+        arguments(
+            "DESTINATION ", "A .png file for a sheet to look at, a .txt file for a report on the fonts, or a folder."
+        ),
     ] = None,
     spec: SpecFile = None,
     samples: Annotated[
@@ -40,10 +43,14 @@ def synth(
 
     A sheet shows samples as the model of the spec would meet them, and their texts are printed.
     A data set holds JPEG images at their own size with their texts, and training on it needs no fonts.
+    The report says which fonts are used, what each lacks, and why others are left out.
     """
     positional, overrides = split(given)
     if len(positional) != 1:
-        raise ConfigError("synth takes one DESTINATION: a .png file for a sheet, or a folder for a data set")
+        raise ConfigError(
+            "synth takes one DESTINATION: a .png file for a sheet, a .txt file for a report on the fonts, "
+            "or a folder for a data set"
+        )
     destination, loaded = Path(positional[0]), load(spec, overrides)
 
     from inkmill.synth.characters import CHARACTERS
@@ -55,8 +62,13 @@ def synth(
     console = make_console()
     if destination.suffix.lower() == ".png":
         _sheet(console, loaded, settings, destination, samples or _SHEET, seed)
+    elif destination.suffix.lower() == ".txt":
+        _report(console, settings, destination)
     elif destination.suffix:
-        raise ConfigError(f"{destination}: a sheet is a .png file, and a data set a folder without a suffix")
+        raise ConfigError(
+            f"{destination}: a sheet is a .png file, a report on the fonts a .txt file, and a data set a folder "
+            "without a suffix"
+        )
     else:
         _set(console, settings, destination, samples or 10_000, to, seed, overwrite, workers)
 
@@ -86,6 +98,17 @@ def _sheet(console: Console, spec: Spec, settings: Settings, file: Path, count: 
         typer.echo(f"{number}\t{text}")
     for line in (*engine.notes, f"{count} samples on {file}"):
         console.print(line, markup=False, highlight=False)
+
+
+def _report(console: Console, settings: Settings, file: Path) -> None:
+    from inkmill.files import write_text_atomic
+    from inkmill.synth.atlas import build_atlas
+    from inkmill.synth.fonts import CARRIED, find_fonts, report_text
+
+    atlas = build_atlas(find_fonts(settings.spec.fonts or [CARRIED]), settings.characters)
+    text = report_text(atlas.reports, settings.characters)
+    write_text_atomic(file, text + "\n")
+    console.print(f"{text.splitlines()[0]}: {file}", markup=False, highlight=False)
 
 
 def _set(
