@@ -50,7 +50,7 @@ def test_a_report_names_each_font_and_what_is_wrong_with_it(tmp_path: Path, caps
     ("given", "message"),
     [
         ([], "one DESTINATION"),
-        (["sheet.jpg"], "a sheet is a .png file"),
+        (["sheet.gif"], "a sheet is a .png or .jpg file"),
         (["sheet.png", "dataset.synthetic.preset=scene"], "preset"),
         (["sheet.png", "dataset.synthetic.fonts=nowhere"], "no font file or folder nowhere"),
         (["sheet.png", "dataset.synthetic.languages.fr=1"], "no texts for 'fr'"),

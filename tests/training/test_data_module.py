@@ -207,3 +207,8 @@ def test_a_task_data_module_without_data_or_seed_says_so(few_captchas: Path) -> 
         TaskDataModule(load_spec(None, ["task=classification"])).setup()
     with pytest.raises(ConfigError, match=r"train\.seed=-1"):
         TaskDataModule(load_spec(None, [f"dataset.train={few_captchas}", "train.seed=-1"])).setup()
+
+
+def test_synthetic_text_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="inkmill synth FOLDER"):
+        TaskDataModule(load_spec(None, ["dataset.synthetic.share=0.5"]))

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from inkmill.synth.engine import Settings
 
 _SHEET = 120
+_PICTURES = (".png", ".jpg")
 
 
 def synth(
     given: Annotated[
         list[str] | None,
         arguments(
-            "DESTINATION ", "A .png file for a sheet to look at, a .txt file for a report on the fonts, or a folder."
+            "DESTINATION ", "A picture (.png, .jpg) to look at, a .txt file for a report on fonts, or a folder to keep."
         ),
     ] = None,
     spec: SpecFile = None,
@@ -48,7 +49,7 @@ def synth(
     positional, overrides = split(given)
     if len(positional) != 1:
         raise ConfigError(
-            "synth takes one DESTINATION: a .png file for a sheet, a .txt file for a report on the fonts, "
+            "synth takes one DESTINATION: a .png or .jpg file for a sheet, a .txt file for a report on the fonts, "
             "or a folder for a data set"
         )
     destination, loaded = Path(positional[0]), load(spec, overrides)
@@ -60,13 +61,13 @@ def synth(
     longest = min(MAX_CHARACTERS, loaded.dataset.max_label_length)
     settings = Settings(loaded.dataset.synthetic, _characters(loaded) or CHARACTERS, longest)
     console = make_console()
-    if destination.suffix.lower() == ".png":
+    if destination.suffix.lower() in _PICTURES:
         _sheet(console, loaded, settings, destination, samples or _SHEET, seed)
     elif destination.suffix.lower() == ".txt":
         _report(console, settings, destination)
     elif destination.suffix:
         raise ConfigError(
-            f"{destination}: a sheet is a .png file, a report on the fonts a .txt file, and a data set a folder "
+            f"{destination}: a sheet is a .png or .jpg file, a report on the fonts a .txt file, and a data set a folder "
             "without a suffix"
         )
     else:
@@ -92,7 +93,7 @@ def _sheet(console: Console, spec: Spec, settings: Settings, file: Path, count: 
 
     engine = open_engine(settings)
     images, texts, aspects = draw_samples(engine, input_resize(spec.model), seed, count)
-    _, data = cv2.imencode(".png", sheet(images, aspects)[..., ::-1])
+    _, data = cv2.imencode(file.suffix.lower(), sheet(images, aspects)[..., ::-1])
     write_bytes_atomic(file, bytes(data))
     for number, text in enumerate(texts):
         typer.echo(f"{number}\t{text}")

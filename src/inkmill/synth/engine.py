@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import current_process
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,9 @@ class SynthEngine:
         self.changes = changes_of(spec)
         files = [(one.path, one.weight) for one in spec.texts]
         self.texts = TextSampler(spec.languages, spec.lines, files, settings.characters, settings.longest)
-        self.atlas: Atlas = build_atlas(find_fonts(spec.fonts or [CARRIED]), settings.characters)
+        # A loader's process may not start others; it finds the letters on the disk, where the first engine left them.
+        workers = 0 if current_process().daemon else None
+        self.atlas: Atlas = build_atlas(find_fonts(spec.fonts or [CARRIED]), settings.characters, workers=workers)
         self._others = self.texts.sample(sample_states(0, 0, np.arange(_OTHERS)))[:, :OTHER_CHARACTERS]
         pictures, notes = make_grounds(folders=spec.grounds)
         self.grounds: GroundTable = ground_cells(pictures)

@@ -105,10 +105,18 @@ class TaskDataModule(_Module):
 
     Attributes:
         notes: what was seen and done that a user should know.
+
+    Raises:
+        ConfigError: the spec asks for synthetic text.
     """
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
+        if spec.dataset.synthetic.share:
+            raise ConfigError(
+                "synthetic text is drawn by `inkmill train` alone: keep some with `inkmill synth FOLDER`, and give the "
+                "folder as dataset.train"
+            )
         self.spec = spec
 
     @property

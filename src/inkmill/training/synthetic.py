@@ -127,6 +127,7 @@ def with_files(plan: LoadPlan, settings: Settings, real: bool) -> LoadPlan:
     share = settings.spec.share
     count = max(1, round(len(plan.source) * share / (1 - share))) if real else settings.spec.samples
     synthetic = SyntheticSource(settings, count, plan.seed)
+    _ = synthetic.engine  # what is wrong with fonts and texts is said here rather than by a loader's process
     source = Concat([plan.source, synthetic]) if real else synthetic
     if not plan.resize.buckets:
         return replace(plan, source=source, bucket_widths=None)
