@@ -49,8 +49,8 @@ def synth(
     positional, overrides = split(given)
     if len(positional) != 1:
         raise ConfigError(
-            "synth takes one DESTINATION: a .png or .jpg file for a sheet, a .txt file for a report on the fonts, "
-            "or a folder for a data set"
+            "synth takes one DESTINATION: a .png or .jpg file for a sheet, a .txt file for a report on fonts, or a "
+            "folder for a data set"
         )
     destination, loaded = Path(positional[0]), load(spec, overrides)
 
@@ -67,7 +67,7 @@ def synth(
         _report(console, settings, destination)
     elif destination.suffix:
         raise ConfigError(
-            f"{destination}: a sheet is a .png or .jpg file, a report on the fonts a .txt file, and a data set a folder "
+            f"{destination}: a sheet is a .png or .jpg file, a report on fonts a .txt file, and a data set a folder "
             "without a suffix"
         )
     else:
