@@ -24,7 +24,7 @@ from inkmill.config.dataset import SourceSpec
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources import open_source
 from inkmill.data.types import Text
-from inkmill.deploy.quantize.run import READ_AT_ONCE, share_equal
+from inkmill.deploy.quantize.run import READ_AT_ONCE
 from inkmill.machine import machine_stamp, stamp_line
 from inkmill.runtime.onnx import OnnxReader
 from inkmill.runtime.reader import BaseReader
@@ -69,8 +69,8 @@ def main() -> None:
         shown = speeds[number].values()
         table.add_row(
             path.name,
-            f"{share_equal(texts, truths):.2%}",
-            f"{share_equal(texts, found[0][0]):.2%}",
+            f"{np.mean([a == b for a, b in zip(texts, truths, strict=True)]):.2%}",
+            f"{np.mean([a == b for a, b in zip(texts, found[0][0], strict=True)]):.2%}",
             f"{apart.max():.1e} ({apart.mean():.1e})",
             f"{path.stat().st_size:,}",
             *(f"{one['median']:,.0f} ({one['least']:,.0f}-{one['most']:,.0f})" for one in shown),

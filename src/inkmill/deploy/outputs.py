@@ -95,6 +95,8 @@ def comparison_table(*headings: str) -> Table:
 def speed_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield a row of images/s for each batch size: median (least-most) before and after, and the ratio."""
     for batch in BATCHES:
+        if f"batch_{batch}" not in before["images_per_second"]:
+            continue
         speeds = [side["images_per_second"][f"batch_{batch}"] for side in (before, after)]
         shown = [f"{speed['median']:,.0f} ({speed['least']:,.0f}-{speed['most']:,.0f})" for speed in speeds]
         yield f"images/s, batch {batch}", *shown, f"{speeds[1]['median'] / speeds[0]['median']:.2f}"

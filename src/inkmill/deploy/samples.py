@@ -16,6 +16,7 @@ import numpy as np
 
 from inkmill.config.spec import Spec
 from inkmill.data.jobs.sample import Image, SampleSet, read_evenly, read_resized
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources import Source, Subset, holdout, open_source
 from inkmill.data.sources.folder import FileSource
@@ -24,9 +25,10 @@ from inkmill.errors import ConfigError
 from inkmill.modelfile.header import ModelHeader
 from inkmill.runtime.evaluate import open_tests
 from inkmill.tasks import find_task
-from inkmill.tasks.base import input_resize
 
 CROPS = 300
+PAGES = 24
+"""As many whole pictures take as long as so many crops."""
 WIDTHS = 3
 _SCALES = (1.0, 0.5, 2.0)
 _SHARES = (1.0, 2 / 3, 1 / 3)
@@ -53,7 +55,9 @@ def verification_samples(spec: Spec, header: ModelHeader, count: int = CROPS) ->
     Raises:
         DataError: a set that the spec names is not there, or none of its images can be decoded.
     """
-    resize = input_resize(header.model)
+    resize = header.open_task().resize
+    if isinstance(resize, PageResize):
+        return _pages(spec, header, resize, count)
 
     # 1. Real images, or rendered text where only a model file is at hand.
     where, sources = verification_sources(spec)
@@ -77,6 +81,31 @@ def verification_samples(spec: Spec, header: ModelHeader, count: int = CROPS) ->
     return VerificationSet(
         found.origin + changed,
         [resize.apply(crop)[0] for crop in crops],
+        unreadable=found.unreadable,
+        widths=dict(sorted(widths.items())),
+        rendered=not sources,
+    )
+
+
+def _pages(spec: Spec, header: ModelHeader, resize: PageResize, count: int) -> VerificationSet:
+    """Return up to PAGES whole pictures of several sizes."""
+    where, sources = verification_sources(spec)
+    if sources:
+        found = read_evenly(sources, min(count, PAGES), resize.channels)
+        found.origin = f"{where}: {found.origin}"
+    else:
+        lines = _rendered(header, 60)
+        pages = [np.full((360 + 80 * (n % WIDTHS), 520, resize.channels), 225, np.uint8) for n in range(6)]
+        for number, line in enumerate(lines):  # ten lines a page, each cut to it
+            page, row = pages[number % len(pages)], 34 * (number // len(pages))
+            page[row : row + len(line), 20 : 20 + line.shape[1]] = line[: len(page) - row, : page.shape[1] - 20]
+        found = SampleSet("rendered text: the spec names no data", pages)
+    pictures = [_scaled(page, _SCALES[number % len(_SCALES)]) for number, page in enumerate(found.images)]
+    resized = [resize.apply(picture)[0] for picture in pictures]
+    widths = Counter(image.shape[1] for image in resized)
+    return VerificationSet(
+        found.origin + "; two of three made half and twice as wide",
+        resized,
         unreadable=found.unreadable,
         widths=dict(sorted(widths.items())),
         rendered=not sources,

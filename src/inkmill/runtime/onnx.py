@@ -74,8 +74,10 @@ class OnnxReader(BaseReader):
             wanted = {name: _TYPES[self.task.outputs[ours].dtype] for name, ours in profile.outputs.items()}
         # 2. Its only input has the header's size; what is free in the graph is a name there.
         self._bgr = profile is not None and profile.bgr
-        size = (3 if self._bgr else self.resize.channels, None if self.resize.mode == "aspect" else self.resize.height)
-        sizes = (*size, None if self.resize.buckets else self.resize.width)
+        several, pages = self.resize.buckets, self.resize.mode == "page"
+        height = None if pages or self.resize.mode == "aspect" else self.resize.height
+        width = None if pages or several else self.resize.width
+        sizes = (3 if self._bgr else self.resize.channels, height, width)
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         fits = len(shape) == 4 and all(

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from inkmill.runtime.reader import BaseReader
 
 BATCHES = (1, 32)
+MOST_PIXELS = 1 << 25
+"""Of a batch: of whole pages not even a few dozen fit in memory, and none but the first batch is measured."""
 ROUNDS = 5
 WINDOW_S = 0.1
 """A turn takes at least this long."""
@@ -24,7 +26,7 @@ Speed = dict[str, float]
 def images_per_second(
     readers: Sequence[BaseReader], images: NDArray[np.uint8], rounds: int = ROUNDS
 ) -> list[dict[str, Speed]]:
-    """Return the speeds of each reader by batch, as `batch_1` and `batch_32`.
+    """Return the speeds of each reader by batch, as `batch_1` and `batch_32`; of pages, the first alone.
 
     The pictures are in memory and resized; choosing the classes is in it, decoding to text is not.
 
@@ -35,6 +37,8 @@ def images_per_second(
     """
     found: list[dict[str, Speed]] = [{} for _ in readers]
     for batch in BATCHES:
+        if batch > 1 and batch * images[0].size > MOST_PIXELS * images.shape[3]:
+            continue
         some = images[np.arange(batch) % len(images)]
         speeds = in_turn([partial(reader.outputs, some) for reader in readers], batch, rounds)
         for one, speed in zip(found, speeds, strict=True):

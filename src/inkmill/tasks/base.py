@@ -31,7 +31,7 @@ from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Target
-from inkmill.errors import ConfigError, ModelFileError
+from inkmill.errors import ConfigError, InkmillError, ModelFileError
 
 if TYPE_CHECKING:
     from inkmill.config.spec import Spec
@@ -354,6 +354,20 @@ class Task(ABC):
         """
         return False
 
+    def agree(self, ours: Prediction, theirs: Prediction) -> bool:
+        """Return whether two models give the same answer for one image: confidences may differ."""
+        return plain_answer(ours) == plain_answer(theirs)
+
+    def lost(self, before: Sequence[Prediction], after: Sequence[Prediction], truths: Sequence[Truth] | None) -> float:
+        """Return what predictions have lost beside others, in 0..1: right ones, or equal ones where no truth is known.
+
+        It is counted and divided once: a loss of 1 in 100 is 0.01 then, and not a little more than a bound of it.
+        """
+        if truths is None:
+            return sum(not self.agree(*pair) for pair in zip(before, after, strict=True)) / len(before)
+        right = [sum(self.error(*pair) is None for pair in zip(truths, some, strict=True)) for some in (before, after)]
+        return (right[0] - right[1]) / len(before)
+
     @abstractmethod
     def no_prediction(self) -> Prediction:
         """Return what counts as the answer for an image that cannot be decoded; it is right for no truth."""
@@ -431,6 +445,21 @@ class Task(ABC):
         Raises:
             ConfigError: an unknown backbone or head, or an input size that the network cannot take.
         """
+
+
+def plain_answer(prediction: Prediction) -> str:
+    """Return what can be equal or not of a prediction: everything but its confidences, as text.
+
+    Raises:
+        InkmillError: it holds numbers alone, so that any two of them would count as equal.
+    """
+    values = [value for value in prediction.as_dict().values() if not isinstance(value, float)]
+    if not values:
+        raise InkmillError(
+            "the predictions of this task are numbers alone, which cannot be compared for equality: its `as_dict` "
+            "needs a field that is not a float, such as the number rounded to what matters"
+        )
+    return str(values[0]) if len(values) == 1 else str(values)
 
 
 def input_resize(model: ModelSpec) -> Resize:

@@ -19,7 +19,7 @@ from inkmill.config.model import ModelSpec
 from inkmill.config.spec import Spec
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.deploy.quantize.layers import find_layers, load_graph, measure_ranges
-from inkmill.deploy.quantize.run import drop, quantize
+from inkmill.deploy.quantize.run import quantize
 from inkmill.deploy.quantize.search import Chosen, rank, search
 from inkmill.errors import ConfigError, InkmillError, ModelFileError
 from inkmill.modelfile.header import ModelHeader
@@ -243,10 +243,10 @@ def readings(*texts: str) -> list[Reading]:
 def test_a_loss_at_the_bound_is_within_it(lost: int, count: int, labelled: bool) -> None:
     truths = ["a"] * count
     right, wrong = readings(*truths), readings(*["b"] * lost, *["a"] * (count - lost))
-    assert drop(READS, right, wrong, truths if labelled else None) == lost / count
-    assert drop(READS, wrong, right, truths) == -lost / count  # int8 may read better
+    assert READS.lost(right, wrong, truths if labelled else None) == lost / count
+    assert READS.lost(wrong, right, truths) == -lost / count  # int8 may read better
 
 
 def test_only_what_the_labels_say_counts_where_there_are_labels() -> None:
-    assert drop(READS, readings("a", "x"), readings("a", "y"), ["a", "b"]) == 0
-    assert drop(READS, readings("a", "x"), readings("a", "y"), None) == 0.5
+    assert READS.lost(readings("a", "x"), readings("a", "y"), ["a", "b"]) == 0
+    assert READS.lost(readings("a", "x"), readings("a", "y"), None) == 0.5

@@ -30,35 +30,38 @@ class SampleSet:
         origin: where they come from, for people.
         images: uint8 (height, width, channels) each; resized ones may still differ in width.
         targets: one for each image; none where the images were found without labels, or rendered.
+        sizes: width and height of each image as it was decoded.
         unreadable: how many images could not be decoded, and are left out.
     """
 
     origin: str
     images: list[Image] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
     unreadable: int = 0
 
     def batches(self, size: int, first: int | None = None) -> Iterator[Image]:
-        """Yield all images, (B, height, width, channels); images of one width come together.
+        """Yield all images, (B, height, width, channels); images of one size come together.
 
         Args:
             size: B, at most.
-            first: B of the first batch of each width, where it is to be another.
+            first: B of the first batch of each size, where it is to be another.
         """
         first = first or size
-        by_width: dict[int, list[Image]] = defaultdict(list)
+        by_size: dict[tuple[int, ...], list[Image]] = defaultdict(list)
         for image in self.images:
-            by_width[image.shape[1]].append(image)
-        for images in by_width.values():
+            by_size[image.shape].append(image)
+        for images in by_size.values():
             yield np.stack(images[:first])
             for start in range(first, len(images), size):
                 yield np.stack(images[start : start + size])
 
-    def sort_by_width(self) -> None:
-        """Sort the samples by the width of their images, so that `batches` yields them in their own order."""
-        order = sorted(range(len(self.images)), key=lambda number: self.images[number].shape[1])
+    def sort_by_size(self) -> None:
+        """Sort the samples by the size of their images, so that `batches` yields them in their own order."""
+        order = sorted(range(len(self.images)), key=lambda number: self.images[number].shape[1::-1])
         self.images = [self.images[number] for number in order]
         self.targets = [self.targets[number] for number in order] if self.targets else []
+        self.sizes = [self.sizes[number] for number in order] if self.sizes else []
 
     def counted(self) -> str:
         """Return "300 images of words/ (2 could not be decoded)"."""
@@ -91,7 +94,9 @@ def read_evenly(
     for index in (np.arange(count) * len(source) // max(1, count)).tolist():
         try:
             sample = source.get(index)
-            samples.images.append(prepare(decode(sample.image, channels)))
+            image = decode(sample.image, channels)
+            samples.images.append(prepare(image))
+            samples.sizes.append((image.shape[1], image.shape[0]))
         except DataError:  # damaged, or its file is not there
             samples.unreadable += 1
         else:

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
+from inkmill.data.pipeline.pages import STEP as PAGE_STEP
+from inkmill.data.pipeline.pages import PageResize
+from inkmill.data.pipeline.resize import Resize
 from inkmill.deploy.export.paddle import MAX_SIDE, RAPIDOCR_HEIGHT, RAPIDOCR_WIDTH, PaddleInput, in_one_graph
 from inkmill.deploy.export.precision import share_through_clip, to_half, with_qdq
 from inkmill.errors import ConfigError, InkmillError, MissingExtraError
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 OPSET = 18
 MAX_BATCH = 65536
+MAX_STEPS = 512
+"""Of PAGE_STEP pixels, the longest side of a page."""
 
 _BATCH = torch.export.Dim("batch", min=1, max=MAX_BATCH)
 _SIDES = {2: "height", 3: "width"}
@@ -62,7 +67,14 @@ class _FixedPaddle(_Outputs):
         return super().forward(self.prepare(images)[0])
 
 
-def record(model: TaskModel, outputs: tuple[str, ...], *, profile: str = "default", half: bool = False) -> Any:
+def record(
+    model: TaskModel,
+    outputs: tuple[str, ...],
+    *,
+    profile: str = "default",
+    half: bool = False,
+    resize: Resize | None = None,
+) -> Any:
     """Return the model as an `onnx.ModelProto`, checked, without metadata.
 
     Args:
@@ -70,6 +82,7 @@ def record(model: TaskModel, outputs: tuple[str, ...], *, profile: str = "defaul
         outputs: names of the task's outputs that the graph is to give.
         profile: "default", or "paddle" for a text reader: other names, and images as PaddleOCR prepares them.
         half: compute in fp16; inputs and outputs stay fp32. Not for a model that simulates int8: it gets Q/DQ nodes.
+        resize: how images meet its input, where that is not what its own section says: both sides of pages are free.
 
     Raises:
         MissingExtraError: onnx or onnxscript is not installed.
@@ -85,7 +98,9 @@ def record(model: TaskModel, outputs: tuple[str, ...], *, profile: str = "defaul
     if profile == "paddle":
         recorded = _paddle(inner, outputs, cast("Recognizer", model).time_steps, half)  # of text readers alone
     else:
-        recorded = _exported(_Outputs(inner, outputs), inner, "input", outputs, _example(model.spec), _free(model))
+        pages = isinstance(resize, PageResize)
+        example, free = (_page(model), _free_page()) if pages else (_example(model.spec), _free(model))
+        recorded = _exported(_Outputs(inner, outputs), inner, "input", outputs, example, free)
         recorded = to_half(recorded) if half else recorded
     onnx.checker.check_model(recorded)
     return recorded
@@ -148,6 +163,16 @@ def _exported(
 def _example(spec: ModelSpec) -> Tensor:
     sizes = input_resize(spec).sizes()
     return torch.zeros(2, spec.input_channel, *sizes[min(2, len(sizes) - 1)])
+
+
+def _page(model: TaskModel) -> Tensor:
+    return torch.zeros(2, model.spec.input_channel, 3 * PAGE_STEP, 4 * PAGE_STEP)
+
+
+def _free_page() -> dict[int, Any]:
+    """Return the sizes of a page that are free: all; both sides are multiples of PAGE_STEP."""
+    sides = {axis: PAGE_STEP * torch.export.Dim(side, min=1, max=MAX_STEPS) for axis, side in _SIDES.items()}
+    return {0: _BATCH, **sides}
 
 
 def _free(model: TaskModel) -> dict[int, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inkmill.data.jobs.sample import SampleSet
 from inkmill.errors import InkmillError
 from inkmill.runtime.reader import BaseReader
-from inkmill.tasks.base import Outputs, Prediction
+from inkmill.tasks.base import Outputs, plain_answer
 
 TOLERANCE = 1e-3
 """Largest difference of a probability in fp32."""
@@ -86,8 +86,9 @@ def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
                 raise InkmillError(f"the exported graph gives {name} of shape {shapes}; please report this model")
 
         # 1. Answers: each side's outputs, decoded the same way.
-        answers, other_answers = answers_of(decoder.decode(outputs)), answers_of(decoder.decode(others))
-        unlike = [row for row, answer in enumerate(answers) if answer != other_answers[row]]
+        ours_said, theirs_said = decoder.decode(outputs), decoder.decode(others)
+        answers, other_answers = ([plain_answer(one) for one in some] for some in (ours_said, theirs_said))
+        unlike = [row for row, pair in enumerate(zip(ours_said, theirs_said, strict=True)) if not task.agree(*pair)]
         parity.texts.update(answers)
         parity.crops += len(answers)
         parity.equal += len(answers) - len(unlike)
@@ -104,21 +105,6 @@ def compare(ours: BaseReader, theirs: BaseReader, samples: SampleSet) -> Parity:
             apart = np.abs(outputs[name] - others[name])
             parity.difference = max(parity.difference, float(np.nan_to_num(apart, nan=1.0).max(initial=0)))
     return parity
-
-
-def answers_of(predictions: Sequence[Prediction]) -> list[str]:
-    """Return what can be equal or not of each prediction: everything but its confidences, as text.
-
-    Raises:
-        InkmillError: a prediction holds numbers alone, so that any two of them would count as equal.
-    """
-    fields = [[value for value in one.as_dict().values() if not isinstance(value, float)] for one in predictions]
-    if not all(fields):
-        raise InkmillError(
-            "the predictions of this task are numbers alone, which cannot be compared for equality: its `as_dict` "
-            "needs a field that is not a float, such as the number rounded to what matters"
-        )
-    return [str(values[0]) if len(values) == 1 else str(values) for values in fields]
 
 
 def distance(outputs: Outputs, others: Outputs) -> float:

@@ -79,6 +79,7 @@ def export(spec: Spec, *, console: Console | None = None, crops: int = CROPS) ->
             outputs,
             profile=settings.profile,
             half=settings.precision == "fp16",
+            resize=reader.resize,
         )
 
         # 3. Into a temporary file, which takes its place only if it reads what torch reads.

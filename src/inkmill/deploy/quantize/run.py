@@ -20,7 +20,6 @@ from inkmill.config.results import open_results
 from inkmill.config.spec import Spec
 from inkmill.crypt import find_key, read_plain, told
 from inkmill.data.jobs.sample import SampleSet, read_resized
-from inkmill.deploy.export.parity import answers_of
 from inkmill.deploy.outputs import comparison_table, exported, output_path, print_line, speed_rows, with_step
 from inkmill.deploy.quantize.layers import Layer, asked_for, find_layers, load_graph, measure_ranges
 from inkmill.deploy.quantize.search import RANKED_ON, Chosen, search
@@ -77,7 +76,7 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
                 wanted,
                 ranges,
                 open_reader=lambda graph: write_and_open(graph, before.header, temporary, key),
-                drop_of=lambda reader: drop(before.task, read, read_all(reader, checked), truths),
+                drop_of=lambda reader: before.task.lost(read, read_all(reader, checked), truths),
                 images=of_one_size(checked, RANKED_ON),
                 max_drop=spec.quantize.max_drop,
             )
@@ -103,13 +102,13 @@ def quantize(spec: Spec, *, console: Console | None = None) -> Path:
 def _samples(spec: Spec, reader: BaseReader) -> tuple[SampleSet, SampleSet, list[Truth] | None]:
     """Return the samples to calibrate on, those to compare on, and the latter's truths where they have labels."""
     calibration = calibration_samples(spec, reader.resize, spec.quantize.calibration_images)
-    calibration.sort_by_width()
+    calibration.sort_by_size()
     where, sources = verification_sources(spec)
     if not sources:  # a folder of images alone, of which nobody knows what they say
         return calibration, calibration, None
     checked = read_resized(sources, CHECKED, reader.resize)
     checked.origin = f"{where}: {checked.origin}"
-    checked.sort_by_width()
+    checked.sort_by_size()
     return calibration, checked, reader.task.truths(checked.targets)
 
 
@@ -130,7 +129,7 @@ def _report(
         "setting": spec.quantize.model_dump(mode="json", include={"algorithm", "calibration_images", "max_drop"}),
         "device": before.runs_on,
         "checked": _named(checked),
-        "strings_equal": share_equal(answers_of(read), answers_of(after)),
+        "strings_equal": share_equal(before.task, read, after),
         "drop": found.drop,
         "tried": found.tried,
         "before": {"scores": scores[0]},
@@ -160,35 +159,23 @@ def _header(before: OnnxReader, given: Path, report: dict[str, Any]) -> Any:
 
 
 def read_all(reader: BaseReader, samples: SampleSet) -> list[Prediction]:
-    """Return the predictions for resized images that are sorted by width, in order."""
-    return [one for batch in samples.batches(READ_AT_ONCE) for one in reader.predict(batch)]
+    """Return the predictions for resized images that are sorted by size, in order."""
+    sizes, found = np.array(samples.sizes, np.int32), list[Prediction]()
+    at_once = min(READ_AT_ONCE, reader.batch_size)
+    for batch in samples.batches(at_once):
+        found += reader.predict(batch, sizes=sizes[len(found) : len(found) + len(batch)])
+    return found
 
 
 def of_one_size(samples: SampleSet, count: int) -> NDArray[np.uint8]:
     """Return up to `count` images of the size that most images have, uint8 (N, H, W, C)."""
-    ((width, _),) = Counter(image.shape[1] for image in samples.images).most_common(1)
-    return np.stack([image for image in samples.images if image.shape[1] == width][:count])
+    ((shape, _),) = Counter(image.shape for image in samples.images).most_common(1)
+    return np.stack([image for image in samples.images if image.shape == shape][:count])
 
 
-def share_equal(texts: Sequence[str], others: Sequence[str]) -> float:
-    """Return the share of pairs that are equal, in 0..1."""
-    return sum(a == b for a, b in zip(texts, others, strict=True)) / len(texts)
-
-
-def drop(
-    task: Task, before: Sequence[Prediction], after: Sequence[Prediction], truths: Sequence[Truth] | None
-) -> float:
-    """Return what was lost, in 0..1: right answers where there are labels, else equal answers."""
-    if truths is None:
-        lost = sum(a != b for a, b in zip(answers_of(before), answers_of(after), strict=True))
-    else:
-        lost = _right(task, before, truths) - _right(task, after, truths)
-    # Counted and divided once: a loss of 1 in 100 is 0.01 then, and not a little more than the bound.
-    return lost / len(before)
-
-
-def _right(task: Task, predictions: Sequence[Prediction], truths: Sequence[Truth]) -> int:
-    return sum(task.error(truth, one) is None for truth, one in zip(truths, predictions, strict=True))
+def share_equal(task: Task, ours: Sequence[Prediction], theirs: Sequence[Prediction]) -> float:
+    """Return the share of pairs that say the same, in 0..1."""
+    return sum(task.agree(*pair) for pair in zip(ours, theirs, strict=True)) / len(ours)
 
 
 def show(console: Console, report: dict[str, Any]) -> None:

@@ -96,6 +96,8 @@ class Detector(TaskModel):
         ConfigError: an unknown backbone, or an input size that it cannot take.
     """
 
+    training_parts = ("threshold",)
+
     def __init__(self, spec: ModelSpec, maps: MapOptions, loss: LossName) -> None:
         super().__init__()
         if spec.TPS:

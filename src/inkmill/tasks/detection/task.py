@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LEAST_SCORE = 0.3
 """While training, regions are kept from here on; which of them count is found on the validation set."""
 STRIDE = 2
+_EDGE = 0.05  # of the score; two models may differ there
+_ALIKE = 0.8  # intersection over union of what is the same region
 _NO_CLASSES: tuple[str, ...] = ()
 _RIGHT, _MISSED, _FALSE, _IGNORED = (0, 160, 0), (220, 0, 0), (230, 140, 0), (120, 120, 120)
 
@@ -163,6 +165,24 @@ class Detection(Task):
         found = outputs[PROBABILITIES]
         if found.size and not (found.min() >= 0 and found.max() <= 1):
             raise ModelFileError(f"{where}: its graph gives {PROBABILITIES} outside of 0..1; export it once more")
+
+    def agree(self, ours: Prediction, theirs: Prediction) -> bool:
+        """Return whether each side's regions are found by the other, but for those at the edge of counting."""
+        sides = [some.found for some in (ours, theirs) if isinstance(some, Regions)]
+        edge = self.decode_options.box_threshold + _EDGE
+        for mine, others in (sides, sides[::-1]):
+            sure = [one.points for one in mine if one.score > edge]
+            match = match_regions(Polygons(tuple(sure), (False,) * len(sure)), [one.points for one in others], _ALIKE)
+            if len(match.missed):
+                return False
+        return True
+
+    def lost(self, before: Sequence[Prediction], after: Sequence[Prediction], truths: Sequence[Truth] | None) -> float:
+        """Return by how much the h-mean fell; without truths, beside what was found before."""
+        if truths is None:
+            found, _ = _split(before)
+            truths = [Polygons(tuple(one), (False,) * len(one)) for one in found]
+        return self.score(truths, before).hmean - self.score(truths, after).hmean
 
     def no_prediction(self) -> Regions:
         """Return no regions."""
