@@ -64,7 +64,7 @@ def test_every_shipped_preset_loads_by_its_name(name: str) -> None:
 
 
 def test_the_presets_are_those_that_the_documentation_names() -> None:
-    assert preset_names() == ["captcha", "line", "tao"]
+    assert preset_names() == ["captcha", "detection", "line", "tao"]
 
 
 def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:

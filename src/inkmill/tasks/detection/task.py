@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from inkmill.config.model import ModelSpec
 from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Polygons, Target
-from inkmill.errors import DataError, ModelFileError
+from inkmill.errors import ConfigError, DataError, ModelFileError
 from inkmill.tasks.base import Output, Outputs, Prediction, Say, Scores, Task, Truth
 from inkmill.tasks.detection.decode import PROBABILITIES, DecodeOptions, MapDecoder, Regions
 from inkmill.tasks.detection.metrics import FIGURES, DetectionScores, best_threshold, match_regions, score
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LEAST_SCORE = 0.3
 """While training, regions are kept from here on; which of them count is found on the validation set."""
 STRIDE = 2
+_READING = ("short_side", "long_side", "threshold", "box_threshold", "shape", "max_regions")
 _EDGE = 0.05  # of the score; two models may differ there
 _ALIKE = 0.8  # intersection over union of what is the same region
 _NO_CLASSES: tuple[str, ...] = ()
@@ -154,6 +155,30 @@ class Detection(Task):
         pictures = np.cumsum([0, *(len(truth.points) for truth in truths)], dtype=np.int32)
         ignore = np.array([flag for truth in truths for flag in truth.ignore], np.uint8)
         return points, starts, pictures, ignore
+
+    def changed(self, **options: Any) -> Self:
+        """Return the task with other settings of its section for reading: sizes, thresholds, shape.
+
+        Raises:
+            ConfigError: no such setting, or a value that cannot be.
+        """
+        if unknown := [name for name in options if name not in _READING]:
+            raise ConfigError(f"a {self.noun} takes no {unknown[0]}; it takes {', '.join(_READING)}")
+        if "short_side" in options:  # a larger one alone asks for no more than the same proportion
+            options.setdefault("long_side", max(self.section.long_side, options["short_side"]))
+        try:
+            section = type(self.section).model_validate(self.section.model_dump() | options)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = ".".join(map(str, problem["loc"])) or ", ".join(options)
+            raise ConfigError(f"{key}={problem['input']!r}: {problem['msg']}") from error
+        return type(self)(self.model, section)
+
+    def decoder(self, **options: Any) -> MapDecoder:
+        """See Task.decoder; options are those of `changed` but the sizes, which are the reader's (runtime.Detector)."""
+        if sizes := [name for name in options if name.endswith("_side")]:
+            raise ConfigError(f"{sizes[0]} is no matter of decoding: give it to inkmill.runtime.Detector")
+        return self.changed(**options).plain_decoder()
 
     def plain_decoder(self) -> MapDecoder:
         """See Task.plain_decoder."""
