@@ -123,14 +123,15 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
     turn = xp.where(easy, draws.bell(0.7), turn) * _DEGREE * xp.clip(4 * height / width, None, 1)
     skew_x = calm * draws.one_of([(0.75, draws.bell(0.07)), (0.25, draws.uniform(-0.4, 0.4))])
     skew_y = calm * draws.one_of([(0.7, 0.0), (0.3, draws.bell(0.08))]) * xp.clip(3 * height / width, None, 1)
-    near_x = calm * draws.one_of([(0.6, 0.0), (0.4, draws.uniform(-0.4, 0.4))])
-    near_y = calm * draws.one_of([(0.7, 0.0), (0.3, draws.uniform(-0.3, 0.3))])
+    short = xp.clip(5 * height / width, None, 1)
+    near_x = calm * short * draws.one_of([(0.6, 0.0), (0.4, draws.uniform(-0.4, 0.4))])
+    near_y = calm * short * draws.one_of([(0.7, 0.0), (0.3, draws.uniform(-0.3, 0.3))])
     # 2. Bent into an arc, whose circle must be larger than the letters, or into a wave.
     angle = draws.uniform(0.3, 2.1) * (1.0 - 2.0 * draws.chance(0.35))
     curvature = angle / width
     deep = 0.5 / xp.clip(xp.maximum(-box[1], box[3]), 0.1, None)
     curvature = xp.clip(curvature, -deep, deep)
-    bent = draws.chance(0.11) & ~easy & (abs(curvature) >= 0.01) & (width > 1.2 * height)
+    bent = draws.chance(0.12) & ~easy & (abs(curvature) >= 0.01) & (width > 1.2 * height) & (width < 9 * height)
     waved = draws.chance(0.05) & ~easy & ~bent
     wave = (
         xp.where(waved, draws.uniform(0.02, 0.09), 0.0),

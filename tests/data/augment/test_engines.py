@@ -104,6 +104,17 @@ def test_shrinking_leaves_no_more_detail_than_the_size_in_between_has() -> None:
     assert np.array_equal(apply_cv(stripes, sampled(stripes, {"op": "shrink", "factor": 1})), stripes)
 
 
+def test_heights_in_between_are_as_many_in_each_octave_and_none_is_larger_than_the_image() -> None:
+    images = np.zeros((2048, 32, 64, 1), np.uint8)
+    params = sampled(images, {"op": "shrink", "height": [8, 128]})
+    heights = 32 * params.part("shrink")[:, 0]
+    assert heights.max() < 32
+    lost = heights[heights > 0]
+    assert len(lost) / len(heights) == pytest.approx(0.5, abs=0.05)  # two octaves of four are below the image's height
+    assert (lost < 16).mean() == pytest.approx(0.5, abs=0.05)
+    assert lost.min() >= 8 - 1e-4
+
+
 @pytest.mark.parametrize("length", [1.5, 6.0])
 def test_a_motion_blur_is_a_line_of_its_length_and_keeps_brightness(length: float) -> None:
     point = np.zeros((32, 33, 33, 1), np.uint8)

@@ -399,9 +399,15 @@ def _invert(op: ops.Invert, sampler: ParamSampler, u: Any) -> None:
 @_samples(ops.Shrink, "shrink", 3)
 def _shrink(op: ops.Shrink, sampler: ParamSampler, u: Any) -> None:
     xp = sampler.xp
-    factor = sampler.uniform(op.factor, u[0], 0.0)
-    # Cameras average over an area, so that is what most images get; the others take single places and so leave gaps.
-    smaller = xp.where(u[1] < 0.7, 3.0, xp.floor((u[1] - 0.7) * 10))
+    if op.height is None:
+        factor = sampler.uniform(op.factor, u[0], 0.0)
+    else:
+        low, high = (math.log(height / sampler.height) for height in op.height)
+        factor = xp.exp(low + (high - low) * u[0])
+        factor = xp.where(sampler.active & (factor < 1), factor, 0.0)
+    # Cameras average over an area, so that is what most images get. The other filters take single places: where much is
+    # lost, nobody could read what they leave.
+    smaller = xp.where((u[1] < 0.7) | (factor < 0.4), 3.0, xp.floor((u[1] - 0.7) * 10))
     larger = xp.where(u[2] < 0.1, 0.0, xp.where(u[2] < 0.55, 1.0, 2.0))  # blocks are rare
     drawn = [factor, smaller, larger]
     sampler.shrink = [xp.where(factor > 0, new, old) for new, old in zip(drawn, sampler.shrink, strict=True)]
