@@ -65,8 +65,11 @@ def box_corners(x: Any, y: Any, width: Any, height: Any, degrees: Any = 0.0, abo
     """
     try:
         x, y, width, height, degrees = (float(number) for number in (x, y, width, height, degrees))
+        found = np.isfinite([x, y, width, height, degrees]).all()
     except (TypeError, OverflowError):
-        raise ValueError(f"expected the numbers of a box, not {(x, y, width, height, degrees)!r:.80}") from None
+        found = False
+    if not found:
+        raise ValueError(f"expected the numbers of a box, not {(x, y, width, height, degrees)!r:.80}")
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
     pivot = np.array([width, height]) / 2 if about_centre else np.zeros(2)
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
