@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inkmill.errors import OutputError
-from inkmill.report import MAX_SIDE, Page, Picture
+from inkmill.report import MAX_SIDE, Page, Picture, draw_regions
 
 
 def written(page: Page, folder: Path) -> str:
@@ -146,3 +146,16 @@ def test_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match="cannot write"):
         Page("t").write(tmp_path / "file" / "page.html")
+
+
+def test_regions_are_drawn_and_large_pictures_stay_large(tmp_path: Path) -> None:
+    picture = np.zeros((300, 900, 3), np.uint8)
+    draw_regions(picture, [np.array([[100, 100], [200, 100], [200, 150]], np.float32)], (0, 255, 0))
+    assert picture[100, 150].tolist() == [0, 255, 0]
+    assert not picture[200:].any()
+    page = Page("x")
+    page.add_pictures([Picture(picture, "x")], large=True)
+    page.add_pictures([Picture(picture, "x")])
+    text = written(page, tmp_path)
+    assert [image.shape[1] for image in pictures_in(text)] == [900, 400]
+    assert 'class="pictures large"' in text

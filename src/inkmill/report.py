@@ -23,6 +23,11 @@ from inkmill.files import write_text_atomic
 
 MAX_SIDE = 400
 """Longest side of an embedded picture in pixels; larger ones are shrunk."""
+LARGE_SIDE = 1000
+"""The same of pictures that are looked at for what is where in them."""
+
+Colour = tuple[int, int, int]
+"""Red, green and blue, 0..255."""
 
 _WIDEST_BAR = 48
 _PERCENT = re.compile(r"-?[\d,.]+%")
@@ -47,6 +52,7 @@ svg text{fill:var(--soft);font:11px system-ui,sans-serif}
 figure{margin:0;padding:.5rem;border:1px solid var(--line);border-top:3px solid var(--line);border-radius:4px}
 figure.ok{border-top-color:var(--ok)}figure.wrong{border-top-color:var(--wrong)}
 figure img{max-width:100%;min-height:2.5rem;max-height:12rem;object-fit:contain;background:#fff}
+.large{grid-template-columns:repeat(auto-fill,minmax(30rem,1fr))}.large figure img{max-height:none}
 figcaption{font:13px/1.4 ui-monospace,monospace}
 figure.chart{max-width:48rem;margin:1rem 0;padding:0;border:0}
 figure.chart figcaption{font:inherit;color:var(--soft)}
@@ -113,9 +119,15 @@ class Page:
         """Add a drawing; whatever text is in it must have gone through `escape`."""
         self._parts.append(f'<figure class="chart">{svg}<figcaption>{escape(caption)}</figcaption></figure>')
 
-    def add_pictures(self, pictures: Iterable[Picture]) -> None:
-        """Add a contact sheet. Pictures are drawn from the iterable one at a time, so that one is in memory."""
-        self._parts.append(f'<div class="pictures">{"".join(map(_figure, pictures))}</div>')
+    def add_pictures(self, pictures: Iterable[Picture], large: bool = False) -> None:
+        """Add a contact sheet. Pictures are drawn from the iterable one at a time, so that one is in memory.
+
+        Args:
+            pictures: what is shown.
+            large: two side by side, for what is drawn into them.
+        """
+        figures = "".join(_figure(picture, LARGE_SIDE if large else MAX_SIDE) for picture in pictures)
+        self._parts.append(f'<div class="pictures{" large" if large else ""}">{figures}</div>')
 
     def write(self, path: str | Path) -> None:
         """Write the page as one file.
@@ -174,21 +186,28 @@ def _bars(labels: Sequence[str], counts: Sequence[float], width: int = 720, heig
     return f'<svg viewBox="-12 0 {width + 24} {height + 38}" role="img">{top}{"".join(parts)}</svg>'
 
 
-def _figure(picture: Picture) -> str:
+def draw_regions(image: NDArray[np.uint8], regions: Iterable[NDArray[np.floating[Any]]], colour: Colour) -> None:
+    """Draw the outlines of regions, (N, 2) each, into an RGB picture, about as thick as a 300th of its longer side."""
+    thick = max(1, max(image.shape[:2]) // 300)
+    whole = [np.round(points).astype(np.int32)[:, None] for points in regions]
+    cv2.polylines(image, whole, True, colour, thick, cv2.LINE_AA)
+
+
+def _figure(picture: Picture, side: int) -> str:
     if isinstance(picture.image, str):
         shown = f"<small>{escape(picture.image)}</small>"
     else:
-        shown = f'<img alt="" src="{_data_uri(picture.image)}">'
+        shown = f'<img alt="" src="{_data_uri(picture.image, side)}">'
     return f'<figure class="{picture.verdict}">{shown}<figcaption>{escape(picture.caption)}</figcaption></figure>'
 
 
-def _data_uri(image: NDArray[np.uint8]) -> str:
+def _data_uri(image: NDArray[np.uint8], side: int) -> str:
     gray = image.ndim == 2 or image.shape[2] == 1
     pixels: NDArray[Any] = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR if gray else cv2.COLOR_RGB2BGR)
-    shrink = MAX_SIDE / max(pixels.shape[:2])
+    shrink = side / max(pixels.shape[:2])
     if shrink < 1:
         # Not fx=, fy=: a very long image would round to no rows at all.
-        size = [max(1, round(side * shrink)) for side in pixels.shape[1::-1]]
+        size = [max(1, round(length * shrink)) for length in pixels.shape[1::-1]]
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     encoded: NDArray[Any] = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])[1]
     return "data:image/jpeg;base64," + base64.b64encode(encoded.tobytes()).decode("ascii")

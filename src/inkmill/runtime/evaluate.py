@@ -214,7 +214,7 @@ def _error_page(
     )
     for heading, positions in task.worst_errors(truths, predictions, worst):
         page.add_heading(heading)
-        page.add_pictures(_pictures(task, [rows[position] for position in positions], sources))
+        page.add_pictures(_pictures(task, [rows[position] for position in positions], sources), task.large_pictures)
     page.write(results.folder / "errors.html")
 
 

@@ -180,6 +180,7 @@ class Task(ABC):
         reads_on_its_side: whether a picture much higher than wide may hold something that lies on its side, so that it
             is read turned as well; needs `sureness`.
         folder_format: the label format that a folder without a label file is taken for where it can be; empty: none.
+        large_pictures: pages show pictures large, for what `draw` draws into them.
     """
 
     name: ClassVar[str]
@@ -191,6 +192,7 @@ class Task(ABC):
     prediction_fields: ClassVar[tuple[str, ...]]
     reads_on_its_side: ClassVar[bool] = False
     folder_format: ClassVar[str] = ""
+    large_pictures: ClassVar[bool] = False
 
     def __init__(self, model: ModelSpec) -> None:
         self.model = model

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Polygons, Text
 from inkmill.report import Page
+from inkmill.tasks.detection.decode import DecodeOptions
 from inkmill.tasks.detection.rules import RegionRules
+from inkmill.tasks.detection.targets import MapOptions
 
 RULES = RegionRules(Resize(100, 200, 3), min_side=8)
 
@@ -48,6 +51,24 @@ def test_what_is_too_small_is_told_in_pixels_of_the_input():
     assert judged(region, sizes=[(200, 100)])[1]["learned"] == 1
     assert judged(region, sizes=[(400, 200)])[1]["ignored"]["too small"] == 1
     assert judged(region, sizes=[(0, 0)])[1]["learned"] == 1, "the size is not known"
+
+
+def test_of_whole_pictures_the_input_is_as_large_as_they_are_read():
+    judge = RegionRules(PageResize(96, 192, 3), min_side=8).judge()
+    judge.judge([Polygons((box(0, 0, 40, 9), box(0, 20, 40, 7)), (False, False))], np.array([[96, 192]], np.int32), ())
+    assert judge.facts()["ignored"]["too small"] == 1
+    assert judge.facts()["short_sides"]["8-12"] == 1
+
+
+def test_the_page_tells_what_perfect_maps_reach():
+    rules = RegionRules(PageResize(96, 192, 3), 8, MapOptions(), DecodeOptions())
+    judge = rules.judge()
+    judge.judge(
+        [Polygons((box(10, 10, 60, 20), box(10, 50, 60, 20)), (False, False))], np.array([[96, 96]], np.int32), ()
+    )
+    assert judge.facts()["ceiling"]["h-mean"] == 1
+    assert judge.facts()["ceiling"]["mean IoU"] > 0.9
+    assert rules.digest() != RegionRules(PageResize(96, 192, 3), 8).digest()
 
 
 def test_a_sample_that_is_lost_is_not_counted():

@@ -128,3 +128,20 @@ def test_finding_text_needs_neither_torch_nor_shapely() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "1\n", done.stderr
+
+
+def test_the_error_page_shows_the_most_missed_and_the_most_false() -> None:
+    two, none = Polygons((BOX, BOX + 300), (False, False)), Polygons((), ())
+    truths, answers = [TRUTH, two, none], [said(0.9), said(), said(0.9, 0.8, 0.7)]
+    groups = task().worst_errors(truths, answers, 10)
+    assert groups == [("Most texts missed", [1]), ("Most false regions", [2])]
+
+
+def test_right_missed_false_and_ignored_regions_are_drawn_in_their_colours() -> None:
+    picture = np.zeros((400, 400, 3), np.uint8)
+    truth = Polygons((BOX, BOX + 100, BOX + np.float32([0, 200])), (False, True, False))
+    found = Regions((Region(BOX, 0.9), Region(BOX + np.float32([200, 0]), 0.9)))
+    drawn = task().draw(picture, truth, found)
+    colours = [drawn[y, x].tolist() for x, y in ((40, 20), (140, 120), (40, 220), (240, 20))]
+    assert len({tuple(colour) for colour in colours}) == 4
+    assert all(any(colour) for colour in colours)

@@ -65,7 +65,7 @@ def box_corners(x: Any, y: Any, width: Any, height: Any, degrees: Any = 0.0, abo
     """
     try:
         x, y, width, height, degrees = (float(number) for number in (x, y, width, height, degrees))
-        found = np.isfinite([x, y, width, height, degrees]).all()
+        found = bool(np.isfinite([x, y, width, height, degrees]).all())
     except (TypeError, OverflowError):
         found = False
     if not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -14,12 +15,14 @@ from inkmill.data.jobs.check import SampleRules
 from inkmill.data.jobs.check_report import CheckReport
 from inkmill.data.pipeline.decode import decode
 from inkmill.data.sources.base import Source
-from inkmill.data.types import Labels, Text
+from inkmill.data.types import Labels, Polygons, Target, Text
 from inkmill.errors import DataError, ImageError
-from inkmill.report import Page, Picture
+from inkmill.report import Page, Picture, draw_regions
 
 _EXAMPLES = 20
 _PICTURES = 48
+_LARGE_PICTURES = 16
+_FOUND, _IGNORED = (0, 170, 0), (130, 130, 130)
 
 
 def write_page(
@@ -48,8 +51,10 @@ def write_page(
         _add_shapes(page, report)
         rules.show(page, report.facts)
         _add_duplicates(page, report, sources[name])
-        page.add_text("Samples that would be used, taken at even steps through the set.")
-        page.add_pictures(_kept_pictures(report, sources[name]))
+        large = _has_regions(report, sources[name])
+        drawn = " Regions are drawn in green, ignored ones in grey." if large else ""
+        page.add_text(f"Samples that would be used, taken at even steps through the set.{drawn}")
+        page.add_pictures(_kept_pictures(report, sources[name], _LARGE_PICTURES if large else _PICTURES), large)
     page.write(path)
 
 
@@ -114,8 +119,8 @@ def _dropped_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
             yield from _picture(source, entry.position, f"{entry.label}\n{reason}", "wrong")
 
 
-def _kept_pictures(report: CheckReport, source: Source) -> Iterator[Picture]:
-    steps = np.linspace(0, max(len(report.keep) - 1, 0), min(_PICTURES, len(report.keep))).astype(np.int64)
+def _kept_pictures(report: CheckReport, source: Source, count: int) -> Iterator[Picture]:
+    steps = np.linspace(0, max(len(report.keep) - 1, 0), min(count, len(report.keep))).astype(np.int64)
     for index in report.keep[steps].tolist():
         yield from _picture(source, index, _label(source, index), "ok")
 
@@ -129,6 +134,23 @@ def _picture(source: Source, index: int, caption: str, verdict: Literal["ok", "w
     except DataError:
         return []
     try:
-        return [Picture(decode(data, 3), caption, verdict)]
+        image = decode(data, 3)
     except ImageError as error:
         return [Picture(str(error), caption, verdict)]
+    with suppress(DataError):
+        _outline(image, source.target(index))
+    return [Picture(image, caption, verdict)]
+
+
+def _outline(image: NDArray[np.uint8], target: Target) -> None:
+    """Draw the regions of a picture into it, if that is what its target is."""
+    if isinstance(target, Polygons):
+        for ignored, colour in ((False, _FOUND), (True, _IGNORED)):
+            some = [points for points, skip in zip(target.points, target.ignore, strict=True) if skip == ignored]
+            draw_regions(image, some, colour)
+
+
+def _has_regions(report: CheckReport, source: Source) -> bool:
+    with suppress(DataError):
+        return len(report) > 0 and isinstance(source.target(0), Polygons)
+    return False

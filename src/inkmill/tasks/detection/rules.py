@@ -19,9 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.jobs.check import Judged
+from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.pipeline.resize import Resize
 from inkmill.data.types import Polygons, Target
 from inkmill.report import Page
+from inkmill.tasks.detection.decode import DecodeOptions
+from inkmill.tasks.detection.targets import MapOptions
 
 IgnoredFor = Literal["marked", "too small", "no area", "outside"]
 """Why a region is ignored in learning: its label says so; its short side is under the least one, in pixels of the
@@ -32,7 +35,10 @@ SIDES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, np.inf)
 ASPECTS = (0, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, np.inf)
 """Edges of the histogram of long side over short side."""
 
-_VERSION = 1  # raise it when the same set would be judged otherwise
+CEILING_PICTURES = 12
+"""Of how many pictures perfect maps are made and decoded: a tenth of a second each."""
+
+_VERSION = 2  # raise it when the same set would be judged otherwise
 _NO_AREA = 1.0  # square pixels of the picture
 _MOST_POINTS = 1000
 _INSIDE = 0.5
@@ -44,17 +50,20 @@ class RegionRules:
     Args:
         resize: how pictures are brought to the input.
         min_side: regions whose short side is smaller, in pixels of the input, are ignored in learning.
+        maps, decoding: how targets are made and decoded, to tell what a perfect map reaches; None: that is not told.
     """
 
     reasons = ("no_regions_known", "bad_region")
     notes: tuple[str, ...] = ()
 
-    def __init__(self, resize: Resize, min_side: float) -> None:
-        self.resize, self.min_side = resize, min_side
+    def __init__(
+        self, resize: Resize, min_side: float, maps: MapOptions | None = None, decoding: DecodeOptions | None = None
+    ) -> None:
+        self.resize, self.min_side, self.maps, self.decoding = resize, min_side, maps, decoding
 
     def digest(self) -> str:
         """Return 16 hex digits that stand for the verdicts of these rules."""
-        facts = [_VERSION, self.resize.digest(), self.min_side]
+        facts = [_VERSION, self.resize.digest(), self.min_side, repr(self.maps), repr(self.decoding)]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def judge(self) -> RegionJudge:
@@ -76,6 +85,11 @@ class RegionRules:
         sides, aspects = facts["short_sides"], facts["aspects"]
         page.add_bars(list(sides), list(sides.values()), "short side of the regions, in pixels of the model's input")
         page.add_bars(list(aspects), list(aspects.values()), "long side over short side")
+        if (best := facts["ceiling"]) is not None:
+            caption = (
+                f"what a perfect map of the first {CEILING_PICTURES} pictures with text reaches: the most there is"
+            )
+            page.add_table(list(best), [list(best.values())], caption)
         page.add_text(f"{facts['texts']:,} regions have their text, {facts['curved']:,} have more than four corners.")
 
 
@@ -86,6 +100,7 @@ class RegionJudge:
         self.rules = rules
         self.samples = self.without_regions = self.regions = self.learned = self.texts = self.curved = 0
         self.ignored: Counter[IgnoredFor] = Counter()
+        self.shown: list[tuple[Polygons, tuple[int, int]]] = []
         self.sides, self.aspects = np.zeros(len(SIDES) - 1, np.int64), np.zeros(len(ASPECTS) - 1, np.int64)
 
     def judge(self, targets: Sequence[Target | None], sizes: NDArray[np.int32], lost: Collection[int]) -> Judged:
@@ -115,6 +130,9 @@ class RegionJudge:
         short, aspects, reasons = why_ignored(target, self.rules.resize, size, self.rules.min_side)
         self.ignored.update(reason for reason in reasons if reason)
         self.learned += reasons.count(None)
+        if len(self.shown) < CEILING_PICTURES and all(size) and None in reasons:
+            ignored = tuple(reason is not None for reason in reasons)
+            self.shown.append((Polygons(target.points, ignored, target.texts), size))
         # What the label marks is not what is learned: its sides would only blur the histogram.
         shown = np.array([reason != "marked" for reason in reasons])
         self.sides += np.histogram(short[shown], SIDES)[0]
@@ -132,7 +150,18 @@ class RegionJudge:
             "ignored": {reason: self.ignored[reason] for reason in get_args(IgnoredFor)},
             "short_sides": _named(self.sides, SIDES),
             "aspects": _named(self.aspects, ASPECTS),
+            "ceiling": self._ceiling(),
         }
+
+    def _ceiling(self) -> dict[str, float | None] | None:
+        """Return what perfect maps of the first pictures reach; None where that cannot be told."""
+        rules = self.rules
+        if not self.shown or rules.maps is None or rules.decoding is None or not isinstance(rules.resize, PageResize):
+            return None
+        from inkmill.tasks.detection.ceiling import ceiling
+
+        truths, sizes = zip(*self.shown, strict=True)
+        return ceiling(truths, sizes, rules.resize, rules.maps, rules.decoding).table()
 
 
 def why_ignored(
@@ -151,7 +180,8 @@ def why_ignored(
         long side over short side; R reasons, None for what is learned.
     """
     known = bool(size[0] and size[1])
-    across, down = (resize.valid_width(*size) / size[0], resize.height / size[1]) if known else (1.0, 1.0)
+    columns, rows = _input_sides(resize, size) if known else (1, 1)
+    across, down = (columns / size[0], rows / size[1]) if known else (1.0, 1.0)
     scaled = [points * np.array([across, down], np.float32) for points in target.points]
     sides = np.sort(np.array([cv2.minAreaRect(points)[1] for points in scaled], np.float64), axis=1)
     areas = np.array([cv2.contourArea(points) for points in target.points])
@@ -168,6 +198,13 @@ def why_ignored(
             reason = "too small"
         reasons.append(reason)
     return sides[:, 0], sides[:, 1] / np.maximum(sides[:, 0], 1e-6), reasons
+
+
+def _input_sides(resize: Resize, size: tuple[int, int]) -> tuple[int, int]:
+    """Return how many columns and rows of the input a picture fills."""
+    if isinstance(resize, PageResize):
+        return resize.page_size(*size)
+    return resize.valid_width(*size), resize.rows(resize.bucket_width(*size))
 
 
 def _share_inside(points: NDArray[np.float32], size: tuple[int, int]) -> float:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
@@ -16,6 +15,7 @@ from inkmill.data.pipeline.pages import PageResize
 from inkmill.data.sources.base import Source
 from inkmill.data.types import Polygons, Target
 from inkmill.errors import ConfigError, DataError, ModelFileError
+from inkmill.report import draw_regions
 from inkmill.tasks.base import Output, Outputs, Prediction, Say, Scores, Task, Truth
 from inkmill.tasks.detection.decode import PROBABILITIES, DecodeOptions, MapDecoder, Regions
 from inkmill.tasks.detection.metrics import FIGURES, DetectionScores, best_threshold, match_regions, score
@@ -58,6 +58,7 @@ class Detection(Task):
     outputs: ClassVar[Mapping[str, Output]] = {PROBABILITIES: Output("float32", ("height", "width"))}
     columns = ("truths", "found", "right", "missed", "false", "ignored")
     prediction_fields = ("count", "regions", "left_out")
+    large_pictures = True
 
     def __init__(self, model: ModelSpec, section: DetectionSection | None = None) -> None:
         super().__init__(model)
@@ -96,7 +97,7 @@ class Detection(Task):
 
     def rules(self) -> RegionRules:
         """See Task.rules."""
-        return RegionRules(self.resize, self.section.min_height)
+        return RegionRules(self.resize, self.section.min_height, self.map_options, self.decode_options)
 
     @property
     def resize(self) -> PageResize:
@@ -253,6 +254,21 @@ class Detection(Task):
         cared = len(truth.points) - sum(truth.ignore)
         return f"{cared} texts, {len(match.truth)} found\n{len(match.missed)} missed, {len(match.false)} false"
 
+    def worst_errors(
+        self, truths: Sequence[Truth], predictions: Sequence[Prediction], limit: int
+    ) -> list[tuple[str, list[int]]]:
+        """Return the pictures with the most missed texts, and those with the most false regions."""
+        found, _ = _split(predictions)
+        matches = [match_regions(truth, one) for truth, one in zip(truths, found, strict=True)]
+        groups = []
+        for heading, counts in (
+            ("Most texts missed", [len(match.missed) for match in matches]),
+            ("Most false regions", [len(match.false) for match in matches]),
+        ):
+            worst = sorted((place for place, count in enumerate(counts) if count), key=lambda place: -counts[place])
+            groups.append((heading, worst[: -(-limit // 2)]))
+        return groups
+
     def draw(self, image: NDArray[np.uint8], truth: Truth, prediction: Prediction) -> NDArray[np.uint8]:
         """Return the picture with what was found (green), missed (red), false (orange) and ignored (grey)."""
         (found,), _ = _split([prediction])
@@ -281,13 +297,6 @@ class Detection(Task):
         from inkmill.tasks.detection.model import Detector
 
         return Detector(model or self.model, self.map_options, self.section.loss)
-
-
-def draw_regions(image: NDArray[np.uint8], regions: Sequence[NDArray[np.floating[Any]]], colour: Any) -> None:
-    """Draw outlines into an RGB picture, about as thick as a 300th of its longer side."""
-    thick = max(1, max(image.shape[:2]) // 300)
-    whole = [np.round(points).astype(np.int32)[:, None] for points in regions]
-    cv2.polylines(image, whole, True, colour, thick, cv2.LINE_AA)
 
 
 def _split(predictions: Sequence[Prediction]) -> tuple[list[list[NDArray[np.float32]]], list[NDArray[np.float64]]]:
