@@ -34,6 +34,9 @@ def infer(
         typer.Option("--format", help="Default: by the suffix of -o, else a table.", show_default=False),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here, whole or not at all.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", help="Of a detector: write pictures with their regions drawn in here.")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace FILE even if it holds no predictions.")
     ] = False,
@@ -52,7 +55,11 @@ def infer(
 
     problems: list[str] = []
     fields, predictions = run(
-        loaded, images, problems=problems, say=lambda line: typer.echo(f"inkmill: {visible(line)}", err=True)
+        loaded,
+        images,
+        problems=problems,
+        say=lambda line: typer.echo(f"inkmill: {visible(line)}", err=True),
+        draw=draw,
     )
     write_predictions(predictions, fields, kind or _by_suffix(output), output, overwrite=overwrite)
     for problem in problems:

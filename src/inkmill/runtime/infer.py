@@ -14,6 +14,7 @@ from inkmill.data.sources.folder import FileSource
 from inkmill.data.sources.open import find_images
 from inkmill.errors import ConfigError, ImageError
 from inkmill.files import open_data
+from inkmill.runtime.draw import drawn
 from inkmill.runtime.reader import BaseReader, load_reader, with_key
 from inkmill.runtime.vertical import BothWays
 from inkmill.tasks.base import Prediction, Task
@@ -27,6 +28,7 @@ def infer(
     *,
     problems: list[str] | None = None,
     say: Callable[[str], None] = lambda line: None,
+    draw: Path | None = None,
 ) -> tuple[tuple[str, ...], Iterator[Prediction]]:
     """Read images.
 
@@ -36,6 +38,7 @@ def infer(
         images: files, folders (searched recursively), globs, and lists of them (`@list.txt`, one a line).
         problems: gets one sentence for each image that could not be read; without it the first is raised.
         say: gets a line: what reads and where; and how many pictures look like nothing that the model reads.
+        draw: a folder for the pictures with their regions drawn in, of a detector.
 
     Returns:
         The fields of a prediction, and the predictions in order, read while they are taken.
@@ -58,6 +61,8 @@ def infer(
     # A few files are read before processes start.
     workers = settings.workers if len(paths) > 4 * settings.batch_size else 0
     found = read_files(reader, paths, batch_size=settings.batch_size, workers=workers, problems=problems)
+    if draw is not None:
+        found = drawn(found, reader.task, draw)
     return reader.task.prediction_fields, _with_misfits(found, reader.task, say)
 
 

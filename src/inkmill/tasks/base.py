@@ -416,7 +416,10 @@ class Task(ABC):
         return [(f"The {len(shown)} worst", shown)]
 
     def draw(self, image: NDArray[np.uint8], truth: Truth, prediction: Prediction) -> NDArray[np.uint8]:
-        """Return a picture for the error page, uint8 (H, W, 3) RGB: with the places that the task is about drawn in."""
+        """Return a picture for the error page, uint8 (H, W, 3) RGB: with the places that the task is about drawn in.
+
+        The truth is None where it is not known, as of pictures that are only read.
+        """
         return image
 
     def described(self) -> str:

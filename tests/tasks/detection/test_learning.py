@@ -87,9 +87,12 @@ def test_a_folder_becomes_a_detector_that_finds_the_same_without_torch(tmp_path:
     metrics = evaluate(load_spec("detection", (*settings, model, f"evaluate.test={folder}", "evaluate.workers=0")))
     assert metrics["samples"] == 10
     files = [str(folder / "images" / f"p{number}.png") for number in range(3)]
-    fields, found = infer(load_spec("detection", (*settings, f"inference.checkpoint={result.model}")), files)
+    fields, found = infer(
+        load_spec("detection", (*settings, f"inference.checkpoint={result.model}")), files, draw=tmp_path / "drawn"
+    )
     assert fields == ("count", "regions", "left_out")
     assert len(list(found)) == 3
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["p0.jpg", "p1.jpg", "p2.jpg"]
     smaller = prune(load_spec("detection", (*settings, f"prune.checkpoint={result.model}")))
     assert smaller.stat().st_size < result.model.stat().st_size
     graph = export(load_spec("detection", (*settings, f"export.checkpoint={result.model}", f"evaluate.test={folder}")))

@@ -272,8 +272,11 @@ class Detection(Task):
     def draw(self, image: NDArray[np.uint8], truth: Truth, prediction: Prediction) -> NDArray[np.uint8]:
         """Return the picture with what was found (green), missed (red), false (orange) and ignored (grey)."""
         (found,), _ = _split([prediction])
-        match = match_regions(truth, found)
         drawn = np.ascontiguousarray(image)
+        if truth is None:
+            draw_regions(drawn, found, _RIGHT)
+            return drawn
+        match = match_regions(truth, found)
         groups = (
             (_IGNORED, [points for points, skip in zip(truth.points, truth.ignore, strict=True) if skip]),
             (_RIGHT, [found[number] for number in match.found.tolist()]),
