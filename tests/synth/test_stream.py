@@ -15,7 +15,7 @@ from inkmill.synth.engine import open_engine  # noqa: E402
 from inkmill.synth.stream import SampleStream  # noqa: E402
 
 SIZES = Resize(32, 256, 3, "aspect").sizes()
-BATCH = 16
+BATCH = 8
 
 
 @pytest.fixture(scope="module")

@@ -83,8 +83,8 @@ class SynthEngine:
         workers = 0 if current_process().daemon else None
         self.atlas: Atlas = build_atlas(find_fonts(spec.fonts or [CARRIED]), settings.characters, workers=workers)
         self._others = self.texts.sample(sample_states(0, 0, np.arange(_OTHERS)))[:, :OTHER_CHARACTERS]
-        pictures, notes = make_grounds(folders=spec.grounds)
-        self.grounds: GroundTable = ground_cells(pictures)
+        self.grounds, on_grounds = _grounds(tuple(spec.grounds))
+        notes = [*on_grounds]
         self.sampler = SynthSampler.of(self.atlas.fonts, self.grounds)
         left_out = [report for report in self.atlas.reports if report.problem]
         if left_out:
@@ -116,6 +116,13 @@ class SynthEngine:
     def strings(self, codes: Codes) -> list[str]:
         """Return the texts that rows show."""
         return self.texts.strings(codes)
+
+
+@lru_cache(maxsize=2)
+def _grounds(folders: tuple[str, ...]) -> tuple[GroundTable, tuple[str, ...]]:
+    """Return the bank of grounds, which other fonts and texts share, and what could not be read for it."""
+    pictures, notes = make_grounds(folders=folders)
+    return ground_cells(pictures), tuple(notes)
 
 
 def changes_of(spec: SyntheticSpec) -> Augmentation | None:
