@@ -64,7 +64,7 @@ def test_every_shipped_preset_loads_by_its_name(name: str) -> None:
 
 
 def test_the_presets_are_those_that_the_documentation_names() -> None:
-    assert preset_names() == ["captcha", "detection", "line", "tao"]
+    assert preset_names() == ["captcha", "detection", "line", "scene", "tao"]
 
 
 def test_later_wins_sections_merge_and_lists_are_replaced(write: Write) -> None:
@@ -227,7 +227,8 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_name_that_is_neither_file_nor_preset_is_told_the_presets() -> None:
     assert refusal("captchas") == (
-        "there is neither a spec file nor a preset 'captchas' (did you mean 'captcha'?); presets: captcha, line, tao"
+        "there is neither a spec file nor a preset 'captchas' (did you mean 'captcha'?); presets: captcha, detection, "
+        "line, scene, tao"
     )
 
 

@@ -36,7 +36,7 @@ SpecFile = Annotated[
         "-e",
         "--spec",
         metavar="FILE|PRESET",
-        help="Spec file, or a preset (captcha, line, tao); twice: preset, then file.",
+        help="Spec file, or a preset (captcha, detection, line, scene, tao); twice: preset, then file.",
     ),
 ]
 
