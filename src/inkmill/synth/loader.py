@@ -67,6 +67,11 @@ class SyntheticLoader(Loader):
         """Batches in an epoch."""
         return self._length
 
+    @property
+    def sizes(self) -> list[Size]:
+        """The image sizes, height and width, that batches have where they follow no other loader."""
+        return self._stream.used_sizes
+
     def follow(self, order: BatchOrder) -> None:
         """Give batches the image sizes of those of another loader, with which they are mixed, an epoch as long."""
         self._leader, self._length = order, len(order)

@@ -102,6 +102,11 @@ class SampleStream:
         self._thread: ThreadPoolExecutor | None = None
         self.drawn = self.cut = 0  # samples of the chunks made, and those of which characters were left out
 
+    @property
+    def used_sizes(self) -> list[Size]:
+        """The sizes that have batches: one that hardly any sample fits has none."""
+        return [size for size, share in zip(self.sizes, self._shares.tolist(), strict=True) if share]
+
     def at(self, position: int) -> tuple[Size, Drawn]:
         """Return batch `position` of the stream's own order, and its size."""
         number, place = divmod(position, self.batches)
