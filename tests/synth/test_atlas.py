@@ -2,12 +2,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inkmill.errors import DataError
-from inkmill.synth.atlas import Atlas, build_atlas, capitals_of, signed_distances, trim_cache
+from inkmill.synth.atlas import MAX_SIDE, Atlas, build_atlas, capitals_of, draw_face, signed_distances, trim_cache
 from inkmill.synth.characters import CHARACTERS
-from inkmill.synth.fonts import CARRIED
-from inkmill.synth.params import EM_PIXELS, STEPS_PER_PIXEL
+from inkmill.synth.fonts import CARRIED, read_faces
+from inkmill.synth.params import EM_PIXELS, SPREAD_PIXELS, STEPS_PER_PIXEL
 
 FILES = [CARRIED / name for name in ("OpenSans-Regular.ttf", "Bangers-Regular.ttf", "Anton-Regular.ttf")]
 
@@ -99,3 +101,26 @@ def test_what_cannot_be_used_is_reported_and_nothing_usable_is_an_error(glyph_ca
         build_atlas([broken], "Hello", glyph_cache)
     with pytest.raises(DataError, match="no font has the characters '漢'"):
         build_atlas([FILES[0]], "a漢", glyph_cache)
+
+
+@given(
+    places=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=60),
+    inside=st.sampled_from(["glyf", "loca", "hmtx", "cmap", "head", "maxp", "all"]),
+)
+@settings(max_examples=60)
+def test_a_damaged_font_is_drawn_as_far_as_it_goes_or_refused(places: list[tuple[float, int]], inside: str):
+    data = bytearray(FILES[2].read_bytes())
+    first, size = 0, len(data)
+    for record in range(12, 12 + 16 * data[5], 16):  # the table directory: tag, checksum, offset, length
+        if data[record : record + 4] == inside.encode():
+            first, size = (int.from_bytes(data[record + part : record + part + 4]) for part in (8, 12))
+    for place, byte in places:
+        data[first + int(place * size)] = byte
+    try:
+        faces = [draw_face(bytes(data), face, "AabẾ1 .") for face in read_faces(bytes(data))]
+    except DataError:
+        return
+    for face in faces:
+        assert np.isfinite(face.advances).all()
+        assert (face.boxes[:, 3:].prod(axis=1).sum()) == len(face.distances)
+        assert face.boxes[:, 3:].max(initial=0) <= MAX_SIDE + 2 * SPREAD_PIXELS + 4

@@ -247,8 +247,11 @@ def draw_face(data: bytes, face: Face, characters: str) -> FontGlyphs:
     for code, character in enumerate(characters):
         if ord(character) not in face.code_points:
             continue
-        mask = _mask(font, character)
-        advances[code] = font.getlength(character) / size
+        try:
+            mask = _mask(font, character)
+            advances[code] = font.getlength(character) / size
+        except (OSError, ValueError):  # an outline that FreeType cannot draw
+            continue
         if mask is None:  # nothing to see: right for a space, wrong for all else
             covered[code] = character.isspace() and 0 < advances[code] < 2
             continue

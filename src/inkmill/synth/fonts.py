@@ -8,6 +8,7 @@ and what cannot be read is in the report, never an error of a whole run.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -89,6 +90,7 @@ def read_faces(data: bytes) -> list[Face]:
         from fontTools.ttLib import TTCollection, TTFont
     except ImportError:
         raise MissingExtraError("fonttools", "train", "reading fonts") from None
+    logging.getLogger("fontTools").setLevel(logging.CRITICAL)  # what is wrong with a font stands in the report
     try:
         file = io.BytesIO(data)
         fonts = TTCollection(file, lazy=True).fonts if data[:4] == b"ttcf" else [TTFont(file, lazy=True)]

@@ -132,7 +132,7 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
     deep = 0.5 / xp.clip(xp.maximum(-box[1], box[3]), 0.1, None)
     curvature = xp.clip(curvature, -deep, deep)
     bent = draws.chance(0.12) & ~easy & (abs(curvature) >= 0.01) & (width > 1.2 * height) & (width < 9 * height)
-    waved = draws.chance(0.05) & ~easy & ~bent
+    waved = draws.chance(0.08) & ~easy & ~bent
     wave = (
         xp.where(waved, draws.uniform(0.02, 0.09), 0.0),
         draws.uniform(0.4, 1.4) * 2 * math.pi / width,
