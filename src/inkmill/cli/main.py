@@ -29,6 +29,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "evaluate": ("val", "eval"),
     "infer": ("inference", "predict"),
     "read": (),
+    "serve": (),
     "prune": (),
     "quantize": (),
     "export": (),

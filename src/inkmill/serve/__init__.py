@@ -1,0 +1,1 @@
+"""`inkmill serve`: pages to text over HTTP, and a page for people; see app.py."""
