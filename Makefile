@@ -35,5 +35,5 @@ format: .venv/ready
 	touch $@
 
 .venv/ready: .venv/demo
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,albumentations,dali-cuda13,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,albumentations,dali-cuda13,pdf,serve,dev]'
 	touch $@
