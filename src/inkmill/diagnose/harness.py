@@ -23,9 +23,10 @@ from inkmill import shared_memory as shared
 from inkmill.config.results import results_folder
 from inkmill.config.spec import Spec
 from inkmill.data.loaders import LoadPlan, measure_buckets
-from inkmill.data.loaders.assemble import BatchAssembler, CollatedBatch
+from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.device import DeviceLoader
+from inkmill.data.loaders.pages import open_assembler, with_sizes
 from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.sources import Mix, Source, Subset, open_source
 from inkmill.data.types import Batch
@@ -45,6 +46,7 @@ MOST_TO_TRY = 100_000
 
 _ROUNDS = 4  # of all workers, in an epoch that is read from the disk
 _MEMORY_BYTES = 256 << 20
+_ALIGNMENT = 64  # bytes: a cache line
 _MEMORY_BATCHES = 8
 _LEARNING_RATE = 1e-8
 _NEVER = 1_000_000
@@ -138,17 +140,19 @@ class MemoryLoader(Loader):
 
     def __init__(self, plan: LoadPlan, augment_on: Any, most: int = _MEMORY_BATCHES) -> None:
         super().__init__(plan, augment_on)
-        count = min(len(self), most, max(2, _MEMORY_BYTES // plan.batch_bytes))
-        self._arena = shared.allocate(count * plan.batch_bytes)
-        self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * plan.batch_bytes]
         assert self.memory is not None
+        # Parts of whole pictures reach a GPU packed, to be warped there.
+        self.memory.ragged = plan.window is not None and augment_on == "gpu"
+        self._size = -(-self.memory.batch_bytes // _ALIGNMENT) * _ALIGNMENT
+        count = min(len(self), most, max(2, _MEMORY_BYTES // self._size))
+        self._arena = shared.allocate(count * self._size)
+        self._pixels = np.frombuffer(self._arena.buffer, np.uint8)[: count * self._size]
         self.memory.blocks.append(self._pixels)
-        assembler = BatchAssembler(plan, None, self._blocked_mask, augment_on=augment_on)
+        assembler = open_assembler(plan, None, self._blocked_mask, self.memory.ragged, augment_on)
         self._batches_made = [assembler.make(0, number, self._slot(number)) for number in range(count)]
 
     def _slot(self, number: int) -> Any:
-        size = self.plan.batch_bytes
-        return self._pixels[number * size : (number + 1) * size]
+        return self._pixels[number * self._size : (number + 1) * self._size]
 
     def _produce(self, epoch: int, first: int) -> Generator[CollatedBatch, None, None]:
         for number in range(first, len(self)):
@@ -186,6 +190,8 @@ class StepHarness:
         plan = training_plan(self.spec, prepared, fabric, seed=0)
         if plan.resize.buckets and plan.bucket_widths is None:
             plan = replace(plan, bucket_widths=measure_buckets(plan.source, plan.resize))
+        if plan.resize.mode == "page":
+            plan = with_sizes(plan)
         self.plan = plan
         self.augment_on = augments_on(self.spec.dataset, self.device, plan.resize)
         # 2. Batches in memory, and the step itself.

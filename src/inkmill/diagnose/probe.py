@@ -23,6 +23,7 @@ from typing import get_args
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inkmill.config.dataset import DatasetSpec
 from inkmill.data.loaders import LOADERS, AugmentOn, LoadPlan, make_loader
@@ -197,7 +198,8 @@ def measure_stages(plan: LoadPlan, on_gpu: bool, seconds: float) -> Times:
         # 2. Taking an image from a cache.
         if plan.bucket_widths is None:
             some = Subset(plan.source, range(min(len(plan.source), _CACHED_IMAGES)))
-            cached = replace(plan, source=some, cache=CacheConfig("ram", 1.0), augmentation=None)
+            cache = CacheConfig("ram", 1.0)
+            cached = replace(plan, source=some, cache=cache, augmentation=None, window=None, sizes=None)
             times["cache"] = _clocked(cached, "cpu", seconds / 4, epochs=1)["cache"]
         else:
             times.pop("cache", None)
@@ -275,13 +277,16 @@ def measure_gpu_augmentation(plan: LoadPlan, device: torch.device, batch_size: i
     if numbers is None or plan.pipeline is not None or resize.buckets:
         return {}
     rows = np.arange(batch_size)
-    deferred = DeferredAugmentation(numbers, 0, 0, rows, resize.height, resize.width, batch_size)
-    shape = (batch_size, resize.height, resize.width, resize.channels)
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
     clock = GpuClock(device)
+    if plan.window is not None:
+        work = _page_work(plan, plan.window, rows, device)
+    else:
+        deferred = DeferredAugmentation(numbers, 0, 0, rows, resize.height, resize.width, batch_size)
+        shape = (batch_size, resize.height, resize.width, resize.channels)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
 
-    def work() -> torch.Tensor:
-        return apply_deferred(images, deferred)
+        def work() -> torch.Tensor:
+            return apply_deferred(images, deferred)
 
     work()  # the first time may compile
     launch_s = clock.launch_s(work)
@@ -291,6 +296,27 @@ def measure_gpu_augmentation(plan: LoadPlan, device: torch.device, batch_size: i
     }
     measured = measure_in_rounds(windows, Rounds(seconds, narrow=0.02))
     return {name: interval(without_outliers(values)) for name, values in measured.items()}
+
+
+def _page_work(
+    plan: LoadPlan, window: tuple[int, int], rows: NDArray[np.int64], device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """Return the augmentation of a batch of parts of whole pictures, all as large as pictures can be."""
+    from inkmill.data.augment.page_passes import PageAugmenter, Pages
+    from inkmill.data.augment.windows import draw_windows, text_boxes
+
+    numbers, height, width, channels = plan.numbers, plan.resize.height, plan.resize.width, plan.resize.channels
+    assert numbers is not None
+    size, count = height * width * channels, len(rows)
+    memory = torch.randint(0, 256, (count * size,), dtype=torch.uint8, device=device)
+    headers = np.stack([rows * size, *(np.full(count, side) for side in (height, width, width))], axis=1)
+    pages = Pages(memory, torch.from_numpy(headers).to(device), channels)
+    sides = np.tile([height, width], (count, 1))
+    texts = text_boxes([np.empty((0, 4), np.float32)] * count, np.ones((count, 2)))
+    drawn = draw_windows(numbers, 0, 0, rows, sides, window, texts)
+    still = np.tile(np.eye(3, dtype=np.float32), (count, 1, 1))
+    augmenter = PageAugmenter(numbers, count, window, device)
+    return lambda: augmenter(0, 0, rows, pages, rows, drawn, still)[0]
 
 
 def measure_efficiency(plan: LoadPlan, augment_on: str, costs: ImageCost, seconds: float) -> float:

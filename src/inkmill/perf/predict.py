@@ -19,13 +19,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from inkmill import shared_memory as shared
 from inkmill.config.dataset import DatasetSpec
 from inkmill.data.loaders import LoadPlan, loader_for
+from inkmill.data.loaders.plan import measure_sizes
 from inkmill.data.pipeline.cache import default_cache_dir
 from inkmill.data.pipeline.cache_pages import Layout
+from inkmill.data.pipeline.pages import page_bytes
+from inkmill.data.sources import Subset
 from inkmill.machine import cores, memory_left
 from inkmill.perf.rules import CACHE_ROOM
 
@@ -42,6 +46,7 @@ _TRAIN_KEYS = ("precision", "compile", "channels_last")  # all others are keys o
 _SHARPNESS = 8
 _DISK_SHARPNESS = 4
 _UNLIMITED = 1 << 62
+_LOOKED_AT = 128  # whole pictures, whose mean size stands for all
 
 Limits = dict[str, float]
 """Seconds an image that each thing needs; the largest is the limit."""
@@ -274,6 +279,19 @@ def efficiency(workers: int, facts: Facts) -> float:
     return 1 - (1 - facts.efficiency) * (min(workers, facts.cores) - 1) / (facts.cores - 1)
 
 
+def bytes_to_keep(plan: LoadPlan) -> int:
+    """Return the size of a cache of all pictures; of whole ones about, by some of them, where not all were measured."""
+    if plan.resize.mode != "page":
+        return Layout(plan.resize, len(plan.source), plan.bucket_widths, _UNLIMITED).nbytes
+    whole, sizes = len(plan.source), plan.sizes
+    if sizes is None:
+        some = np.unique(np.linspace(0, whole - 1, min(whole, _LOOKED_AT)).astype(np.int64))
+        sizes = measure_sizes(Subset(plan.source, some))
+    kept = page_bytes(plan.resize, sizes)
+    assert kept is not None
+    return int(kept.mean() * whole)
+
+
 def look_up(
     plan: LoadPlan, dataset: DatasetSpec, device: torch.device, ranks: int = 1, cache_filled: bool = False
 ) -> dict[str, Any]:
@@ -286,7 +304,7 @@ def look_up(
         ranks: trainers on this machine; each has a RAM cache of its own, the disk cache is one for all.
         cache_filled: the cache in use has taken its memory already.
     """
-    needed = Layout(plan.resize, len(plan.source), plan.bucket_widths, _UNLIMITED).nbytes
+    needed = bytes_to_keep(plan)
     free: dict[Tier, int] = {"ram": 0, "disk": 0}
     # 1. RAM: what the container and the shared memory both allow.
     free["ram"] = min((left for left in (shared.bytes_left(), memory_left()) if left is not None), default=0) // ranks

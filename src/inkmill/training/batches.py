@@ -122,20 +122,21 @@ def training_input(batch: Batch) -> Tensor:
 def augmented_images(batch: Batch) -> Tensor:
     """Return the images of a batch, uint8 (B, H, W, C), augmented here where the loader left that to the GPU.
 
-    Of parts of whole pictures `batch.matrix` becomes the one to these images, a tensor on their device.
+    Of parts of whole pictures `batch.matrix` becomes the one to these images, a tensor on their device; the batch stays
+    as it was otherwise, so that it can be augmented again.
     """
     images: Tensor = batch.images
-    if (deferred := batch.augmentation) is not None:
-        if batch.window is not None:
-            from inkmill.data.augment.page_passes import apply_deferred_pages
+    deferred = batch.augmentation
+    if deferred is None:
+        return images
+    if deferred.window is not None:
+        from inkmill.data.augment.page_passes import apply_deferred_pages
 
-            images, batch.matrix = apply_deferred_pages(batch.images.pages(), deferred, batch.matrix)
-            batch.images, batch.augmentation, batch.window = images, None, None
-        else:
-            from inkmill.data.augment.gpu import apply_deferred
+        images, batch.matrix = apply_deferred_pages(batch.images.pages(), deferred)
+        return images
+    from inkmill.data.augment.gpu import apply_deferred
 
-            images = apply_deferred(images, deferred)
-    return images
+    return apply_deferred(images, deferred)
 
 
 def augments_on(dataset: DatasetSpec, device: torch.device, resize: Resize) -> AugmentOn:

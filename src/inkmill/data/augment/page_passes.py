@@ -226,24 +226,22 @@ def _warped(page: Tensor, m: Tensor, count: int, height: int, width: int) -> Ten
 _augmenters: dict[tuple[object, ...], PageAugmenter] = {}
 
 
-def apply_deferred_pages(
-    pages: Pages, deferred: DeferredAugmentation, resized: NDArray[np.float32]
-) -> tuple[Tensor, Tensor]:
+def apply_deferred_pages(pages: Pages, deferred: DeferredAugmentation) -> tuple[Tensor, Tensor]:
     """Do what is left to do to a batch of packed pictures.
 
     Args:
         pages: of the batch, in its order.
-        deferred: the batch's, with its windows.
-        resized: float32 (B, 3, 3), from the pixels of the whole pictures to those of the kept ones.
+        deferred: the batch's, with its windows and matrices.
 
     Returns:
         See PageAugmenter.
     """
     assert deferred.window is not None
+    assert deferred.resized is not None
     size = deferred.height, deferred.width
     key = (deferred.augmentation.identity, deferred.batch_size, size, pages.channels, pages.memory.device)
     if key not in _augmenters:
         _augmenters.clear()  # a run has one; the one before would keep its memory
         _augmenters[key] = PageAugmenter(deferred.augmentation, deferred.batch_size, size, pages.memory.device)
-    rows = np.arange(len(deferred))
-    return _augmenters[key](deferred.seed, deferred.epoch, deferred.index, pages, rows, deferred.window, resized)
+    rows, state = np.arange(len(deferred)), (deferred.seed, deferred.epoch, deferred.index)
+    return _augmenters[key](*state, pages, rows, deferred.window, deferred.resized)

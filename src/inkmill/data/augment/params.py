@@ -187,6 +187,7 @@ class DeferredAugmentation:
         height, width: size of the resized images in pixels.
         batch_size: samples in a full batch; a device that compiles for it pads shorter ones.
         window: float64 (4, B), of images that are parts of larger pictures; see `windows.draw_windows`.
+        resized: float32 (B, 3, 3), of such, from pixels of the whole pictures to those of the kept ones.
     """
 
     augmentation: Augmentation
@@ -197,6 +198,7 @@ class DeferredAugmentation:
     width: int
     batch_size: int
     window: NDArray[np.float64] | None = None
+    resized: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.index)

@@ -169,7 +169,15 @@ class Loader(ABC):
         plan, (height, width) = self.plan, batch.images.shape[1:3]
         assert plan.numbers is not None
         return DeferredAugmentation(
-            plan.numbers, plan.seed, self._epoch, batch.index, height, width, plan.largest_batch, batch.window
+            plan.numbers,
+            plan.seed,
+            self._epoch,
+            batch.index,
+            height,
+            width,
+            plan.largest_batch,
+            batch.window,
+            None if batch.window is None else batch.matrix,
         )
 
     @abstractmethod

@@ -193,6 +193,8 @@ def _check(parts: Sequence[Loader]) -> None:
     if len(parts) < 2:
         raise ConfigError("a mix needs two loaders or more: use the one loader as it is")
     plans = [part.plan for part in parts]
+    if any(plan.resize.mode == "page" for plan in plans):
+        raise ConfigError("whole pictures are mixed as one set: list them under dataset.train, with weights")
     if len({(plan.resize.height, plan.resize.width, plan.resize.channels) for plan in plans}) > 1:
         raise ConfigError("the loaders of a mix give images of different sizes: resize all to the model's input")
     if len({(plan.rank, plan.world_size) for plan in plans}) > 1:
