@@ -29,7 +29,6 @@ from inkmill.diagnose.probe import (
 from inkmill.diagnose.timing import Deadline, own_core_seconds
 from inkmill.diagnose.validate_plan import Validated, changed, open_warm, run_trial, unchanged, validate_plan
 from inkmill.diagnose.verdict import Evidence, Verdict, judge, saturated
-from inkmill.errors import ConfigError
 from inkmill.machine import busy_core_seconds, cores, machine_stamp, memory_left
 from inkmill.perf.plan import TuningPlan, words_of
 from inkmill.perf.predict import Facts, ImageCost, Settings, Variant, look_up
@@ -151,11 +150,6 @@ class _Run:
         with TemporaryDirectory(prefix="inkmill-diagnose-") as self.cache_dir:
             # 1. A sample of the data that can be read a few times over.
             sampled, reading = self._sample(whole)
-            if (task := sampled.prepared.task).window is not None:
-                raise ConfigError(
-                    f"diagnose measures inputs of one size, and a {task.noun} is trained on parts of whole pictures: "
-                    "`inkmill train` shows after each epoch what share of it was spent waiting for data"
-                )
             harness = StepHarness(self.spec, sampled.prepared)
             self.say(f"{harness.note}; measuring with {len(sampled.source):,} of {len(whole):,} samples")
             try:

@@ -116,12 +116,3 @@ def test_without_a_file_the_packages_own_weights_are_asked_for(monkeypatch: pyte
     monkeypatch.setattr(weights, "FOLDER", tmp_path)
     with pytest.raises(InkmillError, match="carries no detector"):
         Detector()
-
-
-def test_diagnose_says_that_it_does_not_measure_parts_of_pictures(tmp_path: Path) -> None:
-    from inkmill.diagnose.run import diagnose
-
-    folder = drawn.write_set(tmp_path / "set", 8, 96)
-    spec = load_spec("detection", (f"dataset.train={folder}", "dataset.batch_size=4", f"results_dir={tmp_path}"))
-    with pytest.raises(ConfigError, match="a text detector is trained on parts of whole pictures"):
-        diagnose(spec, lambda line: None)
