@@ -63,6 +63,20 @@ class TaskModel(Network):
         """
         return tuple(to_device(array, images.device) for array in encoded)
 
+    def mixed(
+        self, images: Tensor, targets: Tensors, seed: int, epoch: int, index: NDArray[np.int64]
+    ) -> tuple[Tensor, Tensors]:
+        """Return a training batch whose images have parts of one another, where the task wants that (mixup, CutMix).
+
+        Args:
+            images: uint8 (B, H, W, C), augmented.
+            targets: of `to_targets`.
+            seed: of the run.
+            epoch: with seed and index it says all that is random.
+            index: int64 (B,), positions of the samples in the source.
+        """
+        return images, targets
+
     def taught(self, targets: Tensors) -> Tensors:
         """Return what `forward` is given besides the images in training: for heads that are taught by the truth."""
         return ()

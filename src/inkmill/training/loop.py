@@ -172,6 +172,8 @@ class TrainingLoop:
         images = augmented_images(batch)
         encoded = self.task.encode(self.task.truths(batch.targets))
         targets = self.model.to_targets(encoded, batch, images.permute(0, 3, 1, 2))
+        seed, epoch = self.loader.plan.seed, self.progress.epoch
+        images, targets = self.model.mixed(images, targets, seed, epoch, batch.index)
         # 2. The step.
         rate = self.schedule.apply(self.step.optimizer, self._step_of_schedule()) if updates else 0.0
         loss = self.step(images, targets, updates)

@@ -232,3 +232,20 @@ def test_an_error_page_of_many_classes_keeps_to_its_limit() -> None:
     truths = list(np.eye(50, dtype=np.int8).repeat(4, axis=0))
     groups = task.worst_errors(truths, task.plain_decoder().decode({"probabilities": rows}), 30)
     assert sum(len(positions) for _, positions in groups) == 30
+
+
+@pytest.mark.slow
+def test_training_with_mixed_images_resumes_exactly(digits: Path, tmp_path: Path) -> None:
+    more = [
+        "train.num_epochs=2",
+        "train.seed=5",
+        "multilabel.mixup=0.2",
+        "multilabel.cutmix=1",
+        "dataset.batch_size=64",
+    ]
+    whole = train(spec_of("multilabel", digits, tmp_path / "whole", *more))
+    train(spec_of("multilabel", digits, tmp_path / "parts", *more, "train.num_epochs=1"))
+    parts = train(spec_of("multilabel", digits, tmp_path / "parts", *more))
+    plain = train(spec_of("multilabel", digits, tmp_path / "plain", *more, "multilabel.mixup=0", "multilabel.cutmix=0"))
+    assert parts.metrics["loss"] == whole.metrics["loss"]
+    assert plain.metrics["loss"] != whole.metrics["loss"]

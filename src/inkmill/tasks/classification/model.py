@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inkmill.config.model import ModelSpec
@@ -11,8 +13,9 @@ from inkmill.nn.backbones import build_backbone
 from inkmill.nn.init import initialise
 from inkmill.nn.simulate import simulate_int8
 from inkmill.tasks.classification.losses import Loss
+from inkmill.tasks.classification.mixing import mix, sample_mixing
 from inkmill.tasks.classification.spec import Pooling
-from inkmill.tasks.model import TaskModel, Tensors
+from inkmill.tasks.model import TaskModel, Tensors, to_device
 
 PROBABILITIES = "probabilities"
 
@@ -27,6 +30,7 @@ class Classifier(TaskModel):
         pooling, dropout: see the section of the spec.
         loss: from logits and targets (B, C).
         positive_weight: float (C,), what a positive of each class weighs, where the loss takes it; see `losses`.
+        mixing: alpha of mixup and of CutMix; 0 for none.
     """
 
     positive_weight: Tensor | None
@@ -40,6 +44,7 @@ class Classifier(TaskModel):
         dropout: float,
         loss: Loss,
         positive_weight: Tensor | None = None,
+        mixing: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         super().__init__()
         if spec.TPS:
@@ -48,6 +53,7 @@ class Classifier(TaskModel):
         self.exclusive = exclusive
         self.pooling = pooling
         self._loss = loss
+        self._mixing = mixing
         # It follows the model to its device, and is no part of a file: reading has no use for it.
         self.register_buffer("positive_weight", positive_weight, persistent=False)
         self.backbone = build_backbone(spec, keep_width=False)
@@ -72,6 +78,16 @@ class Classifier(TaskModel):
         """Return logits (B, C)."""
         logits: Tensor = self.classes(self.dropout(self.features(images)))
         return logits
+
+    def mixed(
+        self, images: Tensor, targets: Tensors, seed: int, epoch: int, index: NDArray[np.int64]
+    ) -> tuple[Tensor, Tensors]:
+        """See TaskModel.mixed."""
+        if not any(self._mixing):
+            return images, targets
+        numbers = to_device(sample_mixing(*self._mixing, seed, epoch, index), images.device)
+        mixed, labels = mix(images, targets[0], numbers)
+        return mixed, (labels,)
 
     def loss(self, outputs: Tensor, targets: Tensors) -> Tensor:
         """See TaskModel.loss; targets are float32 (B, C)."""

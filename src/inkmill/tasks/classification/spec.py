@@ -20,6 +20,10 @@ class ClassesSection(Section):
     """How the map of the backbone becomes one vector: its average, its maximum, or both side by side."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of the pooled features that training drops."""
+    mixup: float = Field(0.0, ge=0, le=10)
+    """Blends training images and their labels by shares of Beta(mixup, mixup); 0: none, 0.2 is usual."""
+    cutmix: float = Field(0.0, ge=0, le=10)
+    """Pastes a rectangle of another training image, its area of Beta(cutmix, cutmix); 0: none, 1 is usual."""
     balance: float = Field(0.0, ge=0, le=1)
     """How far rare classes are shown more often: 0 as often as they come, 1 until each class is shown as often as the
     most frequent one, 0.5 by the square root of that (repeat factor sampling, Gupta et al. 2019). None is left out."""

@@ -354,6 +354,7 @@ class ClassificationTask(Task):
             section.dropout,
             make_loss(section.loss, self.exclusive, smoothing),
             weight,
+            (section.mixup, section.cutmix),
         )
 
 
