@@ -39,6 +39,9 @@ SMALLEST = 3
 
 _READER_HEIGHT = 48
 _LONGEST = 80.0
+_SQUEEZE = ([12.0, 24.0], [1.0, 0.8])
+"""Width over height of a line, and what its width is multiplied by: long lines are running text, which is read as well
+a fifth narrower, in a fifth less time. On drawn pages of both kinds every text stayed the same."""
 
 
 class PaddleRegion(NamedTuple):
@@ -208,7 +211,9 @@ class PaddleReader:
 
     def input_size(self, width: float, height: float) -> InputSize:
         """See LineReader."""
-        valid = max(int(np.ceil(_READER_HEIGHT * width / height)), 1)
+        ratio = width / height
+        ratio *= float(np.interp(ratio, *_SQUEEZE))
+        valid = max(int(np.ceil(_READER_HEIGHT * ratio)), 1)
         return InputSize(max(-(-valid // MULTIPLE) * MULTIPLE, 2 * MULTIPLE), _READER_HEIGHT, valid)
 
     def read_lines(self, images: Image, valid: NDArray[np.int32]) -> list[LineText]:

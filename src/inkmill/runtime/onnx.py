@@ -60,7 +60,9 @@ class OnnxReader(BaseReader):
         if "inkmill" not in metadata:
             raise ModelFileError(f"{path}: an ONNX file without a model's header; export it with `inkmill export`")
         super().__init__(ModelHeader.from_json(metadata["inkmill"], self._where))
-        self._session, self.runs_on = open_session(content, self._where, device, threads, has_half)
+        self._session, self.runs_on = open_session(
+            content, self._where, device, threads, has_half, many_sizes=self.resize.buckets
+        )
         self._check_graph()
         self.use(self.task.decoder(**decoding))
 

@@ -108,3 +108,29 @@ def test_a_lexicon_file_is_words_by_line(tmp_path: Path) -> None:
 def test_one_text_is_no_list_of_words(words: Any) -> None:
     with pytest.raises(ConfigError, match=r"expected a list of texts; read_words\(PATH\) reads a file"):
         TextDecoder(CtcCodec(Charset(tuple("dorstwx.")), 9), words=words)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=9, max_size=9), min_size=1, max_size=5))
+def test_the_places_of_characters_are_the_runs_of_their_steps(rows: list[list[int]]) -> None:
+    ids = np.array(rows)
+    probabilities = np.random.default_rng(0).uniform(0.5, 1, ids.shape).astype(np.float32)
+    located = TextDecoder(CODEC).located({"output_id": ids, "output_prob": probabilities})
+    texts, confidences = CODEC.decode(ids, probabilities)
+    assert [one.text for one in located] == texts
+    for row, one, confidence in zip(ids, located, confidences, strict=True):
+        for character, start, end in zip(one.text, one.starts * 9, one.ends * 9, strict=True):
+            steps = row[round(float(start)) : round(float(end))]
+            assert set(steps.tolist()) == {1 + CHARSET.chars.index(character)}
+        assert not one.text or float(one.probabilities.prod()) == pytest.approx(float(confidence), rel=1e-4)
+
+
+def test_the_places_of_characters_are_read_off_all_probabilities_too() -> None:
+    (one,) = TextDecoder(CODEC, beam_width=3).located({"probabilities": probabilities_of(["abca"])})
+    assert one.text == "abca"
+    assert (one.starts * 8).tolist() == [0, 2, 4, 6]
+    assert one.probabilities == pytest.approx(0.9)
+
+
+def test_a_head_without_columns_has_no_places() -> None:
+    with pytest.raises(ConfigError, match="Attn"):
+        TextDecoder(AttnCodec(CHARSET, 6)).located({"output_id": np.zeros((1, 7)), "output_prob": np.zeros((1, 7))})
