@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inkmill.errors import DataError, MissingExtraError
+from inkmill.logs import silence_logging
 
 CARRIED = Path(__file__).parent / "carried_fonts"
 """The families that the package carries, each with its licence."""
@@ -90,15 +91,15 @@ def read_faces(data: bytes) -> list[Face]:
         from fontTools.ttLib import TTCollection, TTFont
     except ImportError:
         raise MissingExtraError("fonttools", "train", "reading fonts") from None
-    logging.getLogger("fontTools").setLevel(logging.CRITICAL)  # what is wrong with a font stands in the report
     try:
-        file = io.BytesIO(data)
-        fonts = TTCollection(file, lazy=True).fonts if data[:4] == b"ttcf" else [TTFont(file, lazy=True)]
-        faces = []
-        for number, font in enumerate(fonts[:MAX_FACES]):
-            name = font["name"].getBestFullName() or "without a name"
-            faces.append(Face(number, str(name), frozenset(font.getBestCmap() or {})))
-        return faces
+        with silence_logging(logging.CRITICAL):  # what is wrong with a font stands in the report
+            file = io.BytesIO(data)
+            fonts = TTCollection(file, lazy=True).fonts if data[:4] == b"ttcf" else [TTFont(file, lazy=True)]
+            faces = []
+            for number, font in enumerate(fonts[:MAX_FACES]):
+                name = font["name"].getBestFullName() or "without a name"
+                faces.append(Face(number, str(name), frozenset(font.getBestCmap() or {})))
+            return faces
     except Exception as error:  # fontTools has no class of its own for a broken table
         raise DataError(f"cannot be read as a font ({type(error).__name__}: {error})") from error
 
