@@ -187,10 +187,10 @@ class SynthSampler:
         size = xp.where(same, 1.0, draws.log_uniform(0.5, 1.7))
         line_style = Style(set_as.tracking, set_as.stretch, set_as.slant, size)
         line = set_run(xp, line_style, neighbours.advances, neighbours.ink, neighbours.shown, neighbours.drawn)
-        gap = draws.log_uniform(0.05, 0.5)
+        gap = draws.log_uniform(0.04, 0.4)
         start = left - line.box[0] - draws.unit() * xp.clip(line.width - (right - left), 0, None)
-        v = xp.where(coin < 0.12, top - gap - line.box[3], bottom + gap - line.box[1])
-        neighbours = neighbours.only(coin < 0.26)
+        v = xp.where(coin < 0.16, top - gap - line.box[3], bottom + gap - line.box[1])
+        neighbours = neighbours.only(coin < 0.34)
         layer = xp.where(same, 0.0, 1.0)[:, None]
         parts.append((neighbours, line_style, line.pens + start[:, None], v[:, None], 0.0, 1.0, layer))
         # 4. Together.

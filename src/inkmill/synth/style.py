@@ -69,8 +69,8 @@ class Draws:
 def letters_style(draws: Draws, easy: Number) -> Style:
     """Return how the letters are set."""
     xp = draws.xp
-    wide, close = draws.log_uniform(0.03, 0.35), draws.uniform(-0.06, 0)
-    tracking = draws.one_of([(0.12, wide), (0.14, close), (0.74, draws.bell(0.012))])
+    wide, close = draws.log_uniform(0.04, 1), draws.uniform(-0.06, 0)
+    tracking = draws.one_of([(0.14, wide), (0.14, close), (0.72, draws.bell(0.012))])
     stretch = xp.where(draws.chance(0.65), draws.log_uniform(0.5, 1.2), 1.0)
     slant = xp.where(draws.chance(0.12) & ~easy, draws.uniform(-0.1, 0.35), 0.0)
     return Style(tracking, stretch, slant, 1.0 + 0 * stretch)
@@ -89,10 +89,10 @@ def strokes(draws: Draws, easy: Number) -> Columns:
     softness = xp.where(glow, xp.clip(draws.uniform(0.04, 0.15), None, 2 * (REACH - width - weight)), 0.0)
     opacity = xp.where(glow, draws.uniform(0.5, 1), 1.0)
     # 2. Shadow: one soft copy, or an extrusion of several hard ones. Below and to the right more often than not.
-    cast = draws.chance(0.2) & ~easy
-    extruded = draws.chance(0.35)
+    cast = draws.chance(0.36) & ~easy
+    extruded = draws.chance(0.45)
     angle = draws.one_of([(0.6, draws.uniform(0, math.pi / 2)), (0.4, draws.uniform(0, 2 * math.pi))])
-    far = xp.where(extruded, draws.log_uniform(0.03, 0.16), draws.log_uniform(0.02, 0.12))
+    far = xp.where(extruded, draws.log_uniform(0.03, 0.2), draws.log_uniform(0.02, 0.2))
     reach = weight + xp.where(outlined, width, 0.0)
     blurred = xp.clip(draws.uniform(0, 0.15), None, 2 * xp.clip(REACH - reach, 0, None))
     # 3. A line under the text, now and then.
@@ -119,12 +119,12 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
     width, height = box[2] - box[0], box[3] - box[1]
     calm = xp.where(easy, 0.0, 1.0)
     # 1. Turned and skewed; long text less, or its box would be nothing but ground.
-    turn = draws.one_of([(0.5, draws.bell(2)), (0.3, draws.bell(6)), (0.2, draws.uniform(-25, 25))])
+    turn = draws.one_of([(0.42, draws.bell(2)), (0.3, draws.bell(6)), (0.28, draws.uniform(-30, 30))])
     turn = xp.where(easy, draws.bell(0.7), turn) * _DEGREE * xp.clip(4 * height / width, None, 1)
-    skew_x = calm * draws.one_of([(0.75, draws.bell(0.07)), (0.25, draws.uniform(-0.4, 0.4))])
+    skew_x = calm * draws.one_of([(0.7, draws.bell(0.07)), (0.3, draws.uniform(-0.5, 0.5))])
     skew_y = calm * draws.one_of([(0.7, 0.0), (0.3, draws.bell(0.08))]) * xp.clip(3 * height / width, None, 1)
     short = xp.clip(5 * height / width, None, 1)
-    near_x = calm * short * draws.one_of([(0.6, 0.0), (0.4, draws.uniform(-0.4, 0.4))])
+    near_x = calm * short * draws.one_of([(0.55, 0.0), (0.45, draws.uniform(-0.45, 0.45))])
     near_y = calm * short * draws.one_of([(0.7, 0.0), (0.3, draws.uniform(-0.3, 0.3))])
     # 2. Bent into an arc, whose circle must be larger than the letters, or into a wave.
     angle = draws.uniform(0.3, 2.1) * (1.0 - 2.0 * draws.chance(0.35))
@@ -140,13 +140,14 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
     )
     # 3. Margins: people draw tight boxes, sometimes loose ones, sometimes they cut.
     kind = draws.unit()
-    low = xp.where(kind < 0.12, -0.09, xp.where(kind < 0.65, 0.0, 0.04))
-    high = xp.where(kind < 0.12, 0.06, xp.where(kind < 0.65, 0.13, 0.35))
+    low = xp.where(kind < 0.12, -0.09, xp.where(kind < 0.6, 0.0, 0.04))
+    high = xp.where(kind < 0.12, 0.06, xp.where(kind < 0.6, 0.13, 0.45))
     sides = [draws.uniform(low, high) for _ in range(4)]
-    # 4. Some text runs up or down.
+    # 4. Some text runs up or down; it is turned enough.
     upright = draws.one_of([(0.028, 1.0), (0.028, -1.0), (0.944, 0.0)])
+    upright = xp.where(width > 1.5 * height, upright, 0.0)
     return View(
-        turn=turn,
+        turn=xp.where(upright == 0, turn, 0.2 * turn),
         skew_x=skew_x,
         skew_y=skew_y,
         near_x=near_x,
@@ -155,7 +156,7 @@ def view_of(draws: Draws, easy: Number, box: tuple[Number, Number, Number, Numbe
         middle=(box[0] + box[2]) / 2,
         wave=wave,
         margins=(sides[0], sides[1], sides[2], sides[3]),
-        upright=xp.where(width > 1.5 * height, upright, 0.0),
+        upright=upright,
     )
 
 
@@ -268,10 +269,12 @@ def colours_of(draws: Draws, columns: Columns, as_it_is: Number, deviation: Numb
     hollow = columns["fill_opacity"][0] == 0
     against = xp.where(hollow, behind_brightness, _brightness(fill))
     outline = _apart(xp, _paint(draws, painted), against, xp.where(hollow, need, 60.0))
-    dark = [draws.uniform(0, 60)] * 3
+    # 4. The sides of raised letters are mostly the letters' colour in less light; shadows are dark.
+    sides, dim = _apart(xp, _paint(draws, painted), _brightness(fill), 45.0), draws.uniform(0.25, 0.8)
+    alike, dark = draws.chance(0.6), draws.uniform(0, 60)
     shadow = [
-        xp.where(columns["shadow_steps"][0] > 1, one, other)
-        for one, other in zip(_apart(xp, _paint(draws, painted), _brightness(fill), 45.0), dark, strict=True)
+        xp.where(columns["shadow_steps"][0] > 1, xp.where(alike, dim * face, side), dark)
+        for face, side in zip(fill, sides, strict=True)
     ]
     other = _apart(xp, _paint(draws, painted), behind_brightness, 40.0)
     return {
