@@ -6,7 +6,7 @@
     rows      the numbers that a composer draws, on the device
     H x W     images of one size from rows that lie there
     loader    everything, in the sizes of input_resize=aspect up to 32 x 256, as training asks for it; without and with
-              the changes of dataset.synthetic.preset, which the device applies (each size is compiled before the clock)
+              the changes of dataset.synthetic.preset, which the device applies
 
 A GPU is used where there is one. A figure is the median of 3 windows, its spread their range over it. `--smoke` runs
 everything once with little: a test, not a measurement.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, repeat
 from statistics import median
 from time import perf_counter
@@ -75,12 +76,13 @@ def measured(
     for height, width in ASPECT.sizes():
         run = images_of(drawer, rows, (height, width))
         yield f"{height} x {width}", *speed_of(run, batch_size, seconds, device)
-    for changes in (None, engine.changes):
-        plan = LoadPlan(SyntheticSource(settings, 10**6, 0), ASPECT, changes, batch_size)
+    for preset in (None, settings.spec.preset):
+        changed = replace(settings, spec=settings.spec.model_copy(update={"preset": preset}))
+        plan = LoadPlan(SyntheticSource(changed, 10**6, 0), ASPECT, batch_size=batch_size)
         with SyntheticLoader(plan, device) as loader:
             batches = chain.from_iterable(repeat(DeviceLoader(loader, device)))
             warm_up(batches, set(loader.sizes))
-            name = "loader" if changes is None else "loader, with changes"
+            name = "loader" if preset is None else "loader, with changes"
             yield name, *speed_of(next_of(batches), batch_size, seconds, device)
 
 

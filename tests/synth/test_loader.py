@@ -76,7 +76,8 @@ def test_another_seed_or_font_is_another_set(settings):
 
 
 def test_padding_repeats_the_last_column_of_the_text(settings):
-    with SyntheticLoader(plan_of(settings, Resize(32, 160, 1, "pad")), "cpu") as loader:
+    clean = replace(settings, spec=settings.spec.model_copy(update={"preset": None}))
+    with SyntheticLoader(plan_of(clean, Resize(32, 160, 1, "pad")), "cpu") as loader:
         batch = next(iter(loader))
     assert batch.images.shape == (12, 32, 160, 1)
     assert len(set(batch.widths.tolist())) > 3

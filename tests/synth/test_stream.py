@@ -89,7 +89,7 @@ def test_batches_of_one_size_are_those_of_the_stream_and_go_on_in_the_next_chunk
 def test_ranks_share_a_batch_without_overlap(engine, chunk):
     parts = []
     for rank in range(2):
-        stream = SampleStream(engine, 3, SIZES, BATCH, rank, 2)
+        stream = SampleStream(engine, 3, SIZES, BATCH, rank=rank, world_size=2)
         parts.append(stream.at(5)[1])
         stream.close()
     whole = chunk[5][1]

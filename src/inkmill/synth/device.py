@@ -6,7 +6,8 @@ that loaders are the same everywhere. Needs torch.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inkmill.data.augment.augmentation import Augmentation
 from inkmill.data.augment.params import LUMA
+from inkmill.data.augment.torch_passes import constants_on, run_passes
 from inkmill.synth.engine import SynthEngine
 from inkmill.synth.params import EM_PIXELS, SLICES, STEPS_PER_PIXEL, SynthParams
 from inkmill.synth.text import Codes
@@ -100,6 +103,58 @@ class DeviceEngine:
             images[rows, :, :columns] = self.engine.images(params.rows(rows), height, columns)
             images[rows, :, columns:] = images[rows, :, columns - 1 : columns]
         return torch.from_numpy(images)
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """The random changes of some images, sampled and not yet applied.
+
+    Attributes:
+        values: float32 (B, columns), on the device.
+        needed: for each expensive pass, bool (B,), which images need it.
+    """
+
+    values: Tensor
+    needed: dict[str, NDArray[np.bool_]]
+
+    def rows(self, part: slice) -> Changed:
+        """Return those of some images."""
+        return Changed(self.values[part], {name: needed[part] for name, needed in self.needed.items()})
+
+
+class DeviceChanges:
+    """Random changes to images on a device, sampled for many images at a time and applied a batch at a time.
+
+    Nothing is compiled: sampling, which is a thousand small steps, is done for ten thousand images at once, and a
+    batch takes some dozen. Compiled, each image size would keep the first minutes of a run busy.
+
+    Args:
+        augmentation: what to sample.
+        device: where the images are.
+    """
+
+    def __init__(self, augmentation: Augmentation, device: torch.device) -> None:
+        self._augmentation, self._device = augmentation, device
+        self._offsets = _on(augmentation.offsets.view(np.int64), device)
+        self._constants = constants_on(device)
+
+    def sample(self, states: NDArray[np.uint64], size: tuple[int, int]) -> Changed:
+        """Sample the changes of samples whose images have a size, height and width; what `Augmentation.sample` does."""
+        layout = self._augmentation.layout
+        with torch.no_grad():
+            numbers = self._augmentation.columns(torch, _on(states.view(np.int64), self._device), self._offsets, *size)
+            ones = torch.ones(len(states), device=self._device)
+            columns = [ones * column if isinstance(column, float) else column.float() for column in numbers]
+            values = torch.stack(columns, dim=1)
+        return Changed(values, {name: self._augmentation.rows_with(name, states) for name in layout.shares})
+
+    def apply(self, images: Tensor, changed: Changed) -> Tensor:
+        """Return the changed images, uint8 (B, H, W, C), on a GPU not waited for."""
+        rows = {name: _on(np.flatnonzero(needed), self._device) for name, needed in changed.needed.items()}
+        every = torch.arange(len(images), device=self._device)
+        current = torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+        with torch.no_grad(), current:
+            return run_passes(images, every, changed.values, rows, self._constants, self._augmentation.layout)
 
 
 def _packed(params: SynthParams) -> SynthParams:

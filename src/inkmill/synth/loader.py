@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inkmill.data.augment.params import DeferredAugmentation
 from inkmill.data.loaders.assemble import CollatedBatch
 from inkmill.data.loaders.base import Loader
 from inkmill.data.loaders.plan import LoadPlan, StageClock
@@ -21,7 +20,7 @@ from inkmill.data.pipeline.cache import CacheConfig
 from inkmill.data.pipeline.order import BatchOrder
 from inkmill.data.types import Batch, Texts
 from inkmill.errors import ConfigError
-from inkmill.synth.device import DeviceEngine
+from inkmill.synth.device import DeviceChanges, DeviceEngine
 from inkmill.synth.source import SyntheticSource
 from inkmill.synth.stream import Drawn, SampleStream, Size
 
@@ -32,8 +31,9 @@ class SyntheticLoader(Loader):
     """Draws each batch on the device when it is asked for.
 
     Args:
-        plan: its source is a SyntheticSource; samples are in no other order than their numbers'.
-        device: a torch device or its name. The device augments.
+        plan: its source is a SyntheticSource, whose settings say how images are changed once they are drawn; samples
+            are in no other order than their numbers'.
+        device: a torch device or its name.
 
     Raises:
         ConfigError: `plan.resize` pads to a free width; a GPU without Triton.
@@ -43,10 +43,8 @@ class SyntheticLoader(Loader):
     def __init__(self, plan: LoadPlan, device: torch.device | str) -> None:
         if plan.resize.mode == "height":
             raise ConfigError("synthetic text has no free widths: use input_resize=aspect, pad or stretch")
-        if plan.pipeline is not None:
-            raise ConfigError("synthetic text is augmented on the device, and an Albumentations pipeline is not")
         assert isinstance(plan.source, SyntheticSource)
-        super().__init__(replace(plan, cache=CacheConfig(), bucket_widths=None), "gpu")
+        super().__init__(replace(plan, augmentation=None, cache=CacheConfig(), bucket_widths=None), "gpu")
         self.memory = None
         self.device = torch.device(device)
         if self.device.type == "cuda":
@@ -56,8 +54,11 @@ class SyntheticLoader(Loader):
         engine = plan.source.engine
         self.stats.notes.extend(engine.notes)
         self._engine = DeviceEngine(engine, self.device)
+        self._changes = DeviceChanges(engine.changes, self.device) if engine.changes is not None else None
         self._stream = SampleStream(
-            *(self._engine, plan.seed, plan.resize.sizes(), self._order.global_batch, plan.rank, plan.world_size)
+            *(self._engine, plan.seed, plan.resize.sizes(), self._order.global_batch, self._changes),
+            plan.rank,
+            plan.world_size,
         )
         self._leader: BatchOrder | None = None
         self._widths: tuple[int, NDArray[np.int64]] | None = None  # of the leader's batches in one epoch
@@ -107,12 +108,10 @@ class SyntheticLoader(Loader):
             widths = np.ceil(size[0] * drawn.aspects).clip(1, size[1]).astype(np.int32)
         padded = widths if resize.mode == "pad" else None
         images = self._engine.images(drawn.params, size, resize.channels, padded)
+        if self._changes is not None and drawn.changed is not None:
+            images = self._changes.apply(images, drawn.changed)
         keys = [f"synthetic-{number}" for number in drawn.index.tolist()]
         return Batch(images, widths, Texts(drawn.texts), keys, drawn.index)
-
-    def _deferred(self, batch: Batch) -> DeferredAugmentation:
-        # Full batches whatever the number of samples that an epoch was asked to have.
-        return replace(super()._deferred(batch), batch_size=self.plan.batch_size)
 
     def _note_cut(self) -> None:
         """Say of how many texts characters were left out: no font that was tried has them."""

@@ -11,8 +11,9 @@ A chunk is made in a thread of its own, one ahead of what is asked for: texts on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from inkmill.data.augment.random_numbers import sample_states
 from inkmill.data.pipeline.order import rank_slice
-from inkmill.synth.device import DeviceEngine, take
+from inkmill.synth.device import Changed, DeviceChanges, DeviceEngine, take
 from inkmill.synth.params import SynthParams
 
 COLUMNS_PER_CHARACTER = 4
@@ -48,12 +49,14 @@ class Drawn:
         params: their rows, on the device.
         texts: what they show.
         aspects: float32 (B,), natural width / height.
+        changed: the random changes of their images, None for none.
     """
 
     index: NDArray[np.int64]
     params: SynthParams
     texts: list[str]
     aspects: NDArray[np.float32]
+    changed: Changed | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,7 @@ class _Chunk:
     aspects: NDArray[np.float32]
     batches: list[NDArray[np.int64]]  # (batches, samples) of each size
     order: list[tuple[int, int]]  # (size, batch) in the stream's own order
+    changed: list[Changed | None]  # of each size's samples, in the order of its batches
     ready: Any  # CUDA event, None on a CPU
     cut: int  # samples of which characters were left out
 
@@ -78,6 +82,7 @@ class SampleStream:
         seed: of the run.
         sizes: the image sizes by ascending width, at least one.
         batch_size: samples of a batch, of all ranks together.
+        changes: random changes to images, None for none.
         rank, world_size: which part of each batch is drawn here.
     """
 
@@ -87,10 +92,12 @@ class SampleStream:
         seed: int,
         sizes: Sequence[Size],
         batch_size: int,
+        changes: DeviceChanges | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self._engine, self._seed, self.sizes = engine, seed, list(sizes)
+        self._changes = changes
         self._size, self._rank, self._world_size = batch_size, rank, world_size
         count = int(np.clip(-(-_CHUNK // batch_size), _FEWEST, _MOST))
         self._shares = self._probe(count)
@@ -112,7 +119,7 @@ class SampleStream:
         number, place = divmod(position, self.batches)
         chunk = self._chunk(number)
         size, batch = chunk.order[place]
-        return self.sizes[size], self._drawn(chunk, chunk.batches[size][batch])
+        return self.sizes[size], self._drawn(chunk, size, batch)
 
     def of_size(self, width: int, position: int) -> Drawn:
         """Return batch `position` of those of one width; of the nearest one that has batches, where it has none."""
@@ -120,7 +127,7 @@ class SampleStream:
         size = int(np.where(self._shares > 0, np.abs(widths - width), np.inf).argmin())
         number, batch = divmod(position, int(self._shares[size]))
         chunk = self._chunk(number)
-        return self._drawn(chunk, chunk.batches[size][batch])
+        return self._drawn(chunk, size, batch)
 
     def close(self) -> None:
         """End the thread and forget the chunks; asking again begins anew."""
@@ -129,10 +136,15 @@ class SampleStream:
             self._thread = None
         self._chunks.clear()
 
-    def _drawn(self, chunk: _Chunk, rows: NDArray[np.int64]) -> Drawn:
-        rows = rank_slice(rows, self._rank, self._world_size)
+    def _drawn(self, chunk: _Chunk, size: int, batch: int) -> Drawn:
+        mine = rank_slice(np.arange(self._size), self._rank, self._world_size)
+        rows = chunk.batches[size][batch][mine]
+        begin = batch * self._size + (int(mine[0]) if len(mine) else 0)
+        changed = chunk.changed[size]
+        if changed is not None:
+            changed = changed.rows(slice(begin, begin + len(mine)))
         params = take(chunk.params, rows)
-        return Drawn(chunk.first + rows, params, chunk.texts[rows].tolist(), chunk.aspects[rows])
+        return Drawn(chunk.first + rows, params, chunk.texts[rows].tolist(), chunk.aspects[rows], changed)
 
     def _chunk(self, number: int) -> _Chunk:
         # 1. This one and the next are being made.
@@ -150,7 +162,8 @@ class SampleStream:
             stream = torch.cuda.current_stream(self._engine.device)
             stream.wait_event(chunk.ready)
             tensors: Any = (chunk.params.values, chunk.params.glyphs, chunk.params.places)
-            for tensor in tensors:
+            changed = (one.values for one in chunk.changed if one is not None)
+            for tensor in (*tensors, *changed):
                 tensor.record_stream(stream)
         return chunk
 
@@ -160,9 +173,10 @@ class SampleStream:
         states = sample_states(self._seed, 0, index)
         # 1. Texts on the CPU, then rows on the device, in a stream of their own.
         codes, others = self._engine.engine.codes(states)
-        params, ready = self._rows(states, codes, others)
-        drawn = _fetched(params.codes)
-        aspects: NDArray[np.float32] = _fetched(params["aspect"]).astype(np.float32)
+        with self._aside() as stream:
+            params = self._engine.rows(states, codes, others)
+            drawn = _fetched(params.codes)
+            aspects: NDArray[np.float32] = _fetched(params["aspect"]).astype(np.float32)
         # 2. Each size its batches, in the order of the aspect ratio, shuffled within.
         rng = np.random.default_rng([self._seed & 2**63 - 1, number])
         order = np.argsort(self._fitting(aspects, drawn), kind="stable")
@@ -170,21 +184,32 @@ class SampleStream:
         batches = [rng.permutation(part).reshape(-1, self._size) for part in np.split(order, ends[:-1])]
         every = [(size, batch) for size, part in enumerate(batches) for batch in range(len(part))]
         sequence = [every[place] for place in rng.permutation(len(every)).tolist()]
-        # 3. The texts that are drawn, which may have fewer characters than were asked for.
+        # 3. What happens to each sample's image, which depends on its size.
+        changed: list[Changed | None] = [None] * len(batches)
+        ready = None
+        with self._aside(stream):
+            for size, part in enumerate(batches):
+                if self._changes is not None and len(part):
+                    changed[size] = self._changes.sample(states[part.ravel()], self.sizes[size])
+            if stream is not None:
+                ready = stream.record_event()
+        # 4. The texts that are drawn, which may have fewer characters than were asked for.
         texts = np.array(self._engine.engine.strings(drawn), object)
         cut = int(((drawn >= 0).sum(axis=1) < (codes >= 0).sum(axis=1)).sum())
         self.drawn, self.cut = self.drawn + len(index), self.cut + cut
-        return _Chunk(first, params, texts, aspects, batches, sequence, ready, cut)
+        return _Chunk(first, params, texts, aspects, batches, sequence, changed, ready, cut)
 
-    def _rows(self, states: Any, codes: Any, others: Any) -> tuple[SynthParams, Any]:
+    @contextmanager
+    def _aside(self, stream: Any = None) -> Iterator[Any]:
+        """Let the GPU work in a stream of its own, `stream` or a new one, and give it, None on a CPU."""
         if not self._engine.on_gpu:
-            return self._engine.rows(states, codes, others), None
-        stream = torch.cuda.Stream(self._engine.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self._engine.device), torch.cuda.stream(stream):
-            params = self._engine.rows(states, codes, others)
-            ready = stream.record_event()
-        stream.synchronize()  # this thread's own wait: its next lines read codes and aspects
-        return params, ready
+            yield None
+            return
+        with torch.cuda.device(self._engine.device):
+            stream = stream or torch.cuda.Stream(self._engine.device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):
+                yield stream
+        stream.synchronize()  # this thread's own wait: what follows reads results, and training does not wait for it
 
     def _fitting(self, aspects: NDArray[np.float32], codes: NDArray[np.int16]) -> NDArray[np.float32]:
         """Return the aspect ratio by which each sample's size is chosen: its own, or what its text needs at least.

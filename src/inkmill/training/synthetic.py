@@ -22,7 +22,7 @@ from inkmill.data.sources.base import fingerprint
 from inkmill.data.types import Target, Text
 from inkmill.errors import ConfigError, DataError
 from inkmill.synth.characters import CHARACTERS
-from inkmill.synth.engine import Settings, changes_of
+from inkmill.synth.engine import Settings
 from inkmill.synth.params import MAX_CHARACTERS
 from inkmill.synth.source import SyntheticSource
 from inkmill.synth.stream import COLUMNS_PER_CHARACTER
@@ -155,8 +155,7 @@ def on_device(
     from inkmill.data.loaders.mix import MixedLoader, split_batch
     from inkmill.synth.loader import SyntheticLoader
 
-    changes = changes_of(settings.spec)
-    synthetic = replace(plan, source=alone(settings, plan.seed), bucket_widths=None, augmentation=changes)
+    synthetic = replace(plan, source=alone(settings, plan.seed), bucket_widths=None, augmentation=None)
     if real is None:
         return SyntheticLoader(synthetic, device)
     share = settings.spec.share
