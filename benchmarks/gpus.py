@@ -1,8 +1,9 @@
 """Images a second of `inkmill train` by the number of GPUs.
 
-    python benchmarks/gpus.py [--images 49152] [--gpus 1,2] [--json FILE]
+    python benchmarks/gpus.py [--images 49152] [--gpus 1,2] [--model OCRNet] [--json FILE]
 
-Trains OCRNet (ResNet, 2 BiLSTM, CTC, 3x32x100, bf16, 1024 images a batch and GPU) on rendered JPEG word crops, streamed
+Trains a model of train_speed.py (OCRNet: ResNet, 2 BiLSTM, CTC, 3x32x100, bf16, 1024 images a batch and GPU; ConvMix:
+3x32x128, 2048 images) with the step of train.compile=auto, captured, on rendered JPEG word crops, streamed
 from an LMDB, with the strong augmentation on the GPUs. Each count of GPUs is a run of the command in a process of its
 own, with the machine's cores shared among its ranks. The figure is the median of the epochs after the first, `times
 one` its ratio to the first count. It needs as many GPUs as the largest count, and takes four epochs for each count.
@@ -34,13 +35,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=49_152)
     parser.add_argument("--gpus", default="1,2")
+    parser.add_argument("--model", choices=("OCRNet", "TPS", "ConvMix"), default="OCRNet")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     counts = [int(count) for count in args.gpus.split(",")]
     if torch.cuda.device_count() < max(counts):
         print(f"{max(counts)} GPUs are asked for and {torch.cuda.device_count()} are here", file=sys.stderr)
         return 2
-    model, rows = models(smoke=False)[0], []
+    model, rows = next(one for one in models(smoke=False) if one.name == args.model), []
     with tempfile.TemporaryDirectory(prefix="inkmill-gpus-") as folder:
         crops = write_crops(Path(folder) / "crops", args.images)
         for count in counts:

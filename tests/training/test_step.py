@@ -12,6 +12,7 @@ from torch import Tensor
 
 from inkmill.config.load import load_spec
 from inkmill.config.spec import Spec
+from inkmill.runtime.torch_reader import ForwardPass
 from inkmill.tasks.base import Task
 from inkmill.tasks.classification.task import Classification
 from inkmill.tasks.model import TaskModel, Tensors
@@ -237,3 +238,24 @@ def test_fp16_is_not_captured_and_says_why() -> None:
     rig = Rig(small("train.precision=fp16"))
     assert type(rig.step) is TrainingStep
     assert "bf16" in rig.notes[0]
+
+
+@on_gpu
+@needs_gpu
+@pytest.mark.parametrize("head", ["CTC", "Attn"])
+def test_captured_reading_answers_as_eager_reading_and_follows_the_weights(head: str) -> None:
+    rig = Rig(small("train.precision=fp32", f"model.prediction={head}"))
+    names = tuple(rig.task.plain_decoder().needs)
+    captured, eager = (ForwardPass(rig.model, names, True, captured=how) for how in (True, False))
+    for turn in range(3):
+        rig.train(range(4 * turn, 4 * turn + 4))
+        rig.model.eval()
+        with torch.inference_mode():
+            for number in range(4):  # the second call records
+                images, targets = rig.batch(number)
+                ids, probabilities, loss = captured(images, targets)
+                known_ids, known_probabilities, known_loss = eager(images, targets)
+                assert torch.equal(ids, known_ids)
+                assert torch.allclose(probabilities, known_probabilities, atol=1e-4)
+                assert torch.allclose(loss, known_loss, rtol=1e-4)
+        rig.model.train()

@@ -31,6 +31,19 @@ class GraphMemory:
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
+        self._functions: list[CapturedFunction] = []
+
+    def share(self, function: CapturedFunction) -> None:
+        """Take note of a function whose graphs lie here."""
+        self._functions.append(function)
+
+    def clear(self) -> None:
+        """Give all graphs of all functions back, and their memory: it is one piece, free when the last of them is."""
+        torch.cuda.synchronize()  # one may be running
+        for function in self._functions:
+            function.forget()
+        self.pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
 
 
 class CudaGraph:
@@ -118,6 +131,7 @@ class CapturedFunction:
         self.run = run
         self._device, self._what, self._note = device, what, note
         self._memory = memory or GraphMemory(device)
+        self._memory.share(self)
         self._eager_calls = eager_calls
         self._calls: dict[tuple[Any, ...], int] = {}
         self._graphs: dict[tuple[Any, ...], CudaGraph] = {}
@@ -146,16 +160,15 @@ class CapturedFunction:
         """For each graph the shapes of its inputs."""
         return [[shape for shape, _ in shapes] for shapes in self._graphs]
 
-    def clear(self) -> None:
+    def forget(self) -> None:
         """Give all graphs back: the next calls run, and are recorded again."""
         self._graphs.clear()
         self._calls.clear()
 
     def give_up(self) -> None:
-        """Give all graphs and their memory back, for good."""
+        """Record nothing from now on, and give the memory back."""
         self.failed = True
-        self.clear()
-        torch.cuda.empty_cache()
+        self._memory.clear()
 
     def _record(self, shapes: tuple[Any, ...], inputs: Tensors) -> bool:
         if len(self._graphs) >= MOST_SHAPES:
