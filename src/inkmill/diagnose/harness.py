@@ -259,7 +259,7 @@ def _whole_batches(prepared: Prepared, batch_size: int) -> Prepared:
     count = len(source) // batch_size * batch_size
     if count in (0, len(source)):
         return prepared
-    return replace(prepared, train=replace(prepared.train, source=Subset(source, range(count))))
+    return replace(prepared, train=replace(prepared.train, source=Subset(source, range(count)), sizes=None))
 
 
 def for_ever(loader: DeviceLoader) -> Iterator[Batch]:

@@ -37,11 +37,13 @@ class PreparedSet:
         source: only what can be used.
         bucket_widths: int32 (N,) input widths where the width is free, else None.
         lost: samples left out, by reason; those of what is held out of a training set count with the rest of it.
+        sizes: int32 (N, 2) width and height of whole pictures, where they are read as such and known.
     """
 
     source: Source
     bucket_widths: NDArray[np.int32] | None
     lost: dict[str, int]
+    sizes: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,9 @@ def _usable(source: Source, report: CheckReport, resize: Resize, part: NDArray[n
     widths = None
     if resize.buckets:
         widths = np.array([resize.bucket_width(int(w), int(h)) for w, h in report.sizes[rows]], dtype=np.int32)
-    return PreparedSet(source if len(rows) == len(source) else Subset(source, rows), widths, dict(report.counts))
+    sizes = report.sizes[rows] if resize.mode == "page" else None
+    used = source if len(rows) == len(source) else Subset(source, rows)
+    return PreparedSet(used, widths, dict(report.counts), sizes)
 
 
 def _drawn(source: SyntheticSource, resize: Resize) -> PreparedSet:
@@ -275,7 +279,8 @@ def _repeated(one: PreparedSet, task: Task, say: Say) -> PreparedSet:
     rows = np.repeat(np.arange(len(repeats)), np.diff(ends, prepend=0))
     say(f"an epoch shows {len(rows):,} samples: {len(rows) - len(repeats):,} of them are repeats of rare classes")
     widths = None if one.bucket_widths is None else one.bucket_widths[rows]
-    return replace(one, source=Subset(one.source, rows), bucket_widths=widths)
+    sizes = None if one.sizes is None else one.sizes[rows]
+    return replace(one, source=Subset(one.source, rows), bucket_widths=widths, sizes=sizes)
 
 
 def _mixed(sets: list[PreparedSet], weights: list[float]) -> PreparedSet:
@@ -283,5 +288,5 @@ def _mixed(sets: list[PreparedSet], weights: list[float]) -> PreparedSet:
     for one in sets:
         for reason, count in one.lost.items():
             lost[reason] = lost.get(reason, 0) + count
-    # The loader measures the widths of a mix itself.
+    # The loader measures the widths or sizes of a mix itself.
     return PreparedSet(Mix([one.source for one in sets], weights), None, lost)

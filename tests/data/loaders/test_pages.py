@@ -173,6 +173,13 @@ def test_pictures_left_to_the_device_give_the_same_batches():
     same(epochs(make_loader(training())), found, shades=2)
 
 
+def test_sizes_that_are_known_are_not_measured_again():
+    plan = with_sizes(training())
+    reads = plan.source.reads
+    with make_loader(plan):
+        assert plan.source.reads == reads == len(SIZES)
+
+
 def test_an_epoch_resumes_in_its_middle():
     wanted = epochs(make_loader(training()))[1:]
     with make_loader(training()) as loader:
