@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inkmill.cli.main import run
+from inkmill.data.pipeline.decode import decode
 
 
 def test_a_good_set_leaves_its_page_and_exit_code_0(
@@ -48,6 +49,39 @@ def test_two_sets_are_checked_beside_each_other(some: Path, tmp_path: Path) -> N
     shutil.copytree(some, tmp_path / "other" / "some")
     assert run(["check", str(some), str(tmp_path / "other" / "some"), f"results_dir={tmp_path}/r"]) == 0
     assert len(json.loads((tmp_path / "r" / "check" / "check.json").read_text(encoding="utf-8"))) == 2
+
+
+def test_validation_images_that_training_shows_too_are_named(
+    some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A validation set of six training images, three of them saved again smaller, as JPEG.
+    val = tmp_path / "val"
+    val.mkdir()
+    rows = [line.split("\t") for line in (some / "labels.tsv").read_text("utf-8").splitlines()][:6]
+    for number, (name, _) in enumerate(rows):
+        if number < 3:
+            shutil.copy(some / name, val / f"{number}.png")
+        else:
+            image = cv2.resize(
+                decode((some / name).read_bytes(), 3), None, fx=0.9, fy=0.9, interpolation=cv2.INTER_AREA
+            )
+            (val / f"{number}.png").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
+    (val / "labels.tsv").write_text("".join(f"{n}.png\t{text}\n" for n, (_, text) in enumerate(rows)), "utf-8")
+    settings = [f"dataset.train={some}", f"dataset.val={val}", f"results_dir={tmp_path}/r"]
+    assert run(["check", *settings]) == 0
+    said = capsys.readouterr().out
+    assert "3 images are also in" in said
+    assert "3 images look like images of" in said
+    assert "3.png" in (tmp_path / "r" / "check" / "check.html").read_text("utf-8")
+    # Held out of one set: copies under other names leak as well.
+    for name, _ in rows:
+        shutil.copy(some / name, (some / name).with_stem(f"copy-{Path(name).stem}"))
+    both = "".join(
+        f"{name}\t{text}\n{Path(name).with_stem(f'copy-{Path(name).stem}')}\t{text}\n" for name, text in rows
+    )
+    (some / "labels.tsv").write_text(both, "utf-8")
+    assert run(["check", str(some), f"results_dir={tmp_path}/r", "dataset.val_fraction=0.4"]) == 0
+    assert "would be held out for validation are copies of others" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["check", "train"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +45,8 @@ def check(
         write_page(results.folder / "check.html", reports, sources, rules)
         write_json_atomic(results.folder / "check.json", {name: report.as_dict() for name, report in reports.items()})
     _show(console, reports)
+    for line in _leaks(sources, reports, loaded):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for name, report in reports.items():
         for line in _advice(sources[name], report, loaded):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -75,6 +78,39 @@ def _check(spec: Spec, console: Console) -> tuple[dict[str, Source], dict[str, C
         with progress_bar(console, f"checking {name}") as progress:
             sources[name], reports[name] = source, run(source, rules, workers=workers, progress=progress)
     return sources, reports, rules
+
+
+def _leaks(sources: dict[str, Source], reports: dict[str, CheckReport], spec: Spec) -> Iterator[str]:
+    """Yield what of the validation images is also among the training images; without a validation set, would be."""
+    import numpy as np
+
+    from inkmill.data.sources import holdout
+    from inkmill.errors import DataError
+
+    names = list(reports)
+    train = names[: len(spec.dataset.sources("train"))]
+    for val in names[len(train) :]:
+        for one in train:
+            for pairs, what in (
+                (reports[val].across(reports[one]), "are also in"),
+                (reports[val].alike(reports[one]), "look like images of"),
+            ):
+                if len(pairs):
+                    here, there = sources[val].key(int(pairs[0, 0])), sources[one].key(int(pairs[0, 1]))
+                    yield f"{val}: {len(pairs):,} images {what} {one}, e.g. {here} and {there}"
+    for one in train if len(train) == len(names) else ():
+        try:
+            kept, held = holdout(sources[one], spec.dataset.val_fraction)
+        except DataError:  # too few to hold some out, as `train` will say
+            continue
+        outside, inside = reports[one].part(held), reports[one].part(kept)
+        pairs = np.concatenate([outside.across(inside), outside.alike(inside)])
+        if len(pairs):
+            here, there = sources[one].key(int(held[pairs[0, 0]])), sources[one].key(int(kept[pairs[0, 1]]))
+            yield (
+                f"{one}: {len(pairs):,} of {len(held):,} images that would be held out for validation are copies of "
+                f"others or look like them, e.g. {here} and {there}: their scores would flatter"
+            )
 
 
 def _advice(source: Source, report: CheckReport, spec: Spec) -> list[str]:

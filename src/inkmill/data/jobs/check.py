@@ -166,6 +166,7 @@ class _Findings:
         self.keep = np.ones(len(source), np.bool_)
         self.sizes = np.zeros((len(source), 2), np.int32)
         self.hashes = np.zeros(len(source), np.uint64)
+        self.looks = np.zeros((len(source), 2), np.uint64)
         self.counts: Counter[str] = Counter()
         # A sample counts under the first reason it fails: those of its picture come before those of its target.
         self.reasons = (*REASONS, *rules.reasons)
@@ -175,7 +176,7 @@ class _Findings:
         """Judge one chunk."""
         # 1. What the pictures say.
         here = slice(start, start + len(scanned.hashes))
-        self.sizes[here], self.hashes[here] = scanned.sizes, scanned.hashes
+        self.sizes[here], self.hashes[here], self.looks[here] = scanned.sizes, scanned.hashes, scanned.looks
         faults: dict[int, tuple[str, str]] = {offset: (reason, detail) for offset, reason, detail in scanned.faults}
         # 2. What the targets say; one that cannot be had counts as a missing file.
         targets: list[Target | None] = []
@@ -207,6 +208,7 @@ class _Findings:
             keep=np.flatnonzero(self.keep),
             sizes=self.sizes,
             image_hashes=self.hashes,
+            image_looks=self.looks,
             counts={reason: self.counts[reason] for reason in self.reasons if self.counts[reason]},
             dropped={reason: found for reason, found in self.dropped.items() if found},
             facts=self.judge.facts(),

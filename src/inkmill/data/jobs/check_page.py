@@ -22,6 +22,7 @@ from inkmill.report import Page, Picture, draw_regions
 _EXAMPLES = 20
 _PICTURES = 48
 _LARGE_PICTURES = 16
+_PAIRS = 12
 _FOUND, _IGNORED = (0, 170, 0), (130, 130, 130)
 
 
@@ -70,6 +71,21 @@ def _add_shared(page: Page, reports: Mapping[str, CheckReport], sources: Mapping
             caption = f"{len(pairs):,} images of {one} are also in {other}: what is learned there is not tested here."
             rows = _pair_rows(pairs, sources[one], sources[other])
             page.add_table([f"in {one}", "label", f"in {other}", "label"], rows, caption)
+        alike = reports[one].alike(reports[other])
+        if len(alike):
+            caption = (
+                f"{len(alike):,} images of {one} look like images of {other}: the same picture saved again perhaps."
+            )
+            rows = _pair_rows(alike, sources[one], sources[other])
+            page.add_table([f"in {one}", "label", f"in {other}", "label"], rows, caption)
+            page.add_pictures(_pair_pictures(alike, sources[one], sources[other]))
+
+
+def _pair_pictures(pairs: NDArray[np.int64], one: Source, other: Source) -> Iterator[Picture]:
+    """Yield the pictures of some pairs, beside one another."""
+    for left, right in pairs[:_PAIRS].tolist():
+        for source, index in ((one, left), (other, right)):
+            yield from _picture(source, index, f"{_label(source, index)}\n{source.key(index)}", "wrong")
 
 
 def _add_dropped(page: Page, report: CheckReport, source: Source) -> None:

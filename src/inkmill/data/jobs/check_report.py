@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.jobs.alike import alike
 from inkmill.errors import DataError
 from inkmill.files import atomic_path
 
@@ -28,7 +29,7 @@ ASPECT_EDGES = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 2
 MAX_EXAMPLES = 1000
 """Longest list of examples for one reason; the counts are exact."""
 
-_ARRAYS = {"keep": np.int64, "sizes": np.int32, "image_hashes": np.uint64}
+_ARRAYS = {"keep": np.int64, "sizes": np.int32, "image_hashes": np.uint64, "image_looks": np.uint64}
 
 # What NumPy, zipfile and json raise on files that are torn, damaged or something else.
 _NOT_A_REPORT = (
@@ -64,6 +65,7 @@ class CheckReport:
         keep: int64 (K,), positions of the samples to use, ascending.
         sizes: int32 (N, 2), width and height in pixels as a viewer shows the image; 0 where unknown.
         image_hashes: uint64 (N,), BLAKE2b of the encoded bytes; 0 where missing.
+        image_looks: uint64 (N, 2), see `inkmill.data.jobs.alike`; 0 where unknown.
         counts: how many samples are dropped, by reason.
         dropped: examples by reason, at most `MAX_EXAMPLES` each.
         facts: what the task counted in the labels, plain JSON values by name (see `SetJudge.facts`).
@@ -75,6 +77,7 @@ class CheckReport:
     keep: NDArray[np.int64]
     sizes: NDArray[np.int32]
     image_hashes: NDArray[np.uint64]
+    image_looks: NDArray[np.uint64]
     counts: dict[str, int]
     dropped: dict[str, list[Dropped]]
     facts: dict[str, Any]
@@ -113,6 +116,22 @@ class CheckReport:
         place = np.searchsorted(hashes, self.image_hashes).clip(max=len(hashes) - 1)
         shared = np.flatnonzero((hashes[place] == self.image_hashes) & (self.image_hashes != 0))
         return np.stack([shared, known[first][place[shared]]], 1)
+
+    def alike(self, other: CheckReport) -> NDArray[np.int64]:
+        """Return the samples that look like one of `other` and are no copy of its file: int64 (M, 2) as of `across`."""
+        pairs = alike(self.image_looks, other.image_looks)
+        copies = np.isin(pairs[:, 0], self.across(other)[:, 0])
+        return pairs[~copies]
+
+    def part(self, rows: NDArray[np.int64]) -> CheckReport:
+        """Return the report on some samples, as far as their images go: what is counted stays that of the whole."""
+        return replace(
+            self,
+            keep=np.flatnonzero(np.isin(rows, self.keep)),
+            sizes=self.sizes[rows],
+            image_hashes=self.image_hashes[rows],
+            image_looks=self.image_looks[rows],
+        )
 
     def aspect_ratio_histogram(self) -> dict[str, int]:
         """Return how many images have a width / height in each bin of `ASPECT_EDGES`."""

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from inkmill.data.jobs.alike import look_of
 from inkmill.data.pipeline.decode import MAX_PIXELS, decode, image_size, single_threaded
 from inkmill.data.sources.base import Source
 from inkmill.errors import DataError, ImageError
@@ -30,11 +31,13 @@ class ScanResult(NamedTuple):
     Attributes:
         sizes: int32 (n, 2), width and height in pixels as a viewer shows the image; 0 where unknown.
         hashes: uint64 (n,), BLAKE2b of the encoded bytes; 0 where missing.
+        looks: uint64 (n, 2), see `inkmill.data.jobs.alike`; 0 where unknown.
         faults: offset, reason and detail of the images that cannot be used.
     """
 
     sizes: NDArray[np.int32]
     hashes: NDArray[np.uint64]
+    looks: NDArray[np.uint64]
     faults: list[tuple[int, Reason, str]]
 
 
@@ -68,7 +71,8 @@ def scan(source: Source, *, channels: Literal[1, 3], workers: int) -> Iterator[S
 
 
 def _scan_chunk(job: _Job, chunk: range) -> ScanResult:
-    result = ScanResult(np.zeros((len(chunk), 2), np.int32), np.zeros(len(chunk), np.uint64), [])
+    count = len(chunk)
+    result = ScanResult(np.zeros((count, 2), np.int32), np.zeros(count, np.uint64), np.zeros((count, 2), np.uint64), [])
     for offset, index in enumerate(chunk):
         # 1. Read the file; a missing image is a fault of this sample alone.
         try:
@@ -81,16 +85,16 @@ def _scan_chunk(job: _Job, chunk: range) -> ScanResult:
         result.hashes[offset] = int.from_bytes(digest, "little") or 1  # 0 means missing
         # 3. Read its size, and decode it.
         try:
-            result.sizes[offset] = _size(image, job)
+            result.sizes[offset], result.looks[offset] = _seen(image, job)
         except ImageError as error:
             result.faults.append((offset, "unreadable", str(error)))
     return result
 
 
-def _size(image: bytes, job: _Job) -> tuple[int, int]:
-    """Return (width, height); raises ImageError where the image cannot be used."""
+def _seen(image: bytes, job: _Job) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (width, height) and `look_of`; raises ImageError where the image cannot be used."""
     width, height = image_size(image)
     if width * height > MAX_PIXELS:
         raise ImageError(f"the image is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
-    decode(image, job.channels)  # the header alone would not show damaged pixels
-    return width, height
+    pixels = decode(image, job.channels)  # the header alone would not show damaged pixels
+    return (width, height), look_of(pixels)
