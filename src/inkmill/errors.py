@@ -5,6 +5,8 @@
     ├── DataError                a data set: missing, empty, malformed
     │   ├── LabelFileError       one line of a label file (carries ``file:line``)
     │   ├── ImageError           an image that cannot be decoded
+    │   │   ├── ImageFormatError     it is in no format that is known
+    │   │   └── ImageSizeError       it has more pixels than are allowed
     │   └── PageLimitError       a document with more pages or pixels than are allowed
     ├── CharsetError             a character list that cannot be used
     ├── ModelFileError           a checkpoint or model file that cannot be read
@@ -46,6 +48,14 @@ class LabelFileError(DataError):
 
 class ImageError(DataError):
     """An image cannot be decoded."""
+
+
+class ImageFormatError(ImageError):
+    """It is an image in no known format."""
+
+
+class ImageSizeError(ImageError):
+    """An image has more pixels than are allowed."""
 
 
 class PageLimitError(DataError):

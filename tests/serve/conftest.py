@@ -6,7 +6,11 @@ A character is a column of ten cells, black for 1: the outer two always, the oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import cv2
@@ -75,6 +79,21 @@ def page_of(*lines: str) -> np.ndarray:
 def png(*lines: str) -> bytes:
     """Return such a page as PNG."""
     return cv2.imencode(".png", page_of(*lines))[1].tobytes()
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and its address."""
+    root = Path(__file__).parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "src")))}
+    command = [sys.executable, str(Path(__file__).parent / "child.py")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().split()[0]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

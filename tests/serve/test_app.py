@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -171,15 +172,109 @@ def test_metrics_count_requests_pages_and_lines(client: TestClient) -> None:
 
 def test_a_fault_is_an_answer_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(BarReader):
+        armed = False  # only when the server has warmed up
+
         def read_lines(self, images: np.ndarray, valid: np.ndarray) -> list[Any]:
-            if images.shape[2] > 100:
-                raise RuntimeError("inner detail")
+            if self.armed and images.shape[2] > 100:
+                raise RuntimeError(" ".join(("inner", "detail")))
             return super().read_lines(images, valid)
 
     service = PageService({"default": PageReader(BarDetector(), Broken())})
     with TestClient(make_app(service), LOCAL, raise_server_exceptions=False) as client:
+        Broken.armed = True
         answer = client.post("/v1/read", content=png("LONG ENOUGH"))
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "inner detail" not in answer.text
-        assert "inner detail" in caplog.text
+        assert answer.headers["x-request-id"] == answer.json()["request_id"] in caplog.text
+        assert "RuntimeError" in caplog.text
+        assert "read_lines" in caplog.text
+        assert "inner detail" not in caplog.text  # it may hold what was read
         assert client.post("/v1/read", content=png("AB")).status_code == 200
+
+
+def test_one_page_of_a_document_is_read_where_that_is_asked_for(client: TestClient) -> None:
+    tiff = cv2.imencodemulti(".tif", [page_of(name) for name in ("ONE", "TWO")])[1].tobytes()
+    assert client.post("/v1/read?format=text&page=2", content=tiff).text == "TWO\n"
+    several = client.post("/v1/read?format=page", content=tiff)
+    assert (several.status_code, several.json()["code"]) == (422, "one_page")
+    assert client.post("/v1/read?format=page&page=1", content=tiff).status_code == 200
+    for number, code in (("3", "unreadable"), ("0", "no_such_page"), ("x", "no_such_page")):
+        answer = client.post(f"/v1/read?page={number}", content=tiff)
+        assert (answer.status_code, answer.json()["code"]) == (422, code)
+
+
+def test_a_page_is_given_as_a_picture(client: TestClient) -> None:
+    pages = [page_of("FIRST"), page_of("SECOND", "PAGE")]
+    tiff = cv2.imencodemulti(".tif", pages)[1].tobytes()
+    answer = client.post("/v1/picture?page=2", content=tiff)
+    assert answer.headers["content-type"] == "image/jpeg"
+    shown = cv2.imdecode(np.frombuffer(answer.content, np.uint8), cv2.IMREAD_COLOR)
+    assert shown.shape == pages[1].shape
+    assert np.abs(shown.astype(int) - pages[1]).mean() < 3
+    large = cv2.imencode(".png", np.zeros((10, 4800), np.uint8))[1].tobytes()
+    small = client.post("/v1/picture", content=large).content
+    assert cv2.imdecode(np.frombuffer(small, np.uint8), cv2.IMREAD_COLOR).shape == (5, 2400, 3)
+
+
+def test_a_files_name_does_not_change_what_an_error_is(client: TestClient) -> None:
+    for name in ("pixels.png", "not a cat.png", "../../etc/passwd"):
+        answer = client.post("/v1/read", files=[("files", (name, png("A")[:-40]))])
+        assert (answer.status_code, answer.json()["code"]) == (422, "unreadable")
+
+
+def test_damaged_forms_are_problems_in_words(client: TestClient) -> None:
+    kind = "multipart/form-data; boundary=x"
+    field = b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\ntext\r\n--x--\r\n'
+    for given, content in ((kind, field), (kind, b"--y"), ("Multipart/Form-Data", field), (kind, b"")):
+        answer = client.post("/v1/read", content=content, headers={"content-type": given})
+        assert answer.status_code == 400
+        assert answer.json()["code"] in ("bad_form", "empty")
+
+
+def test_a_page_of_another_site_may_not_have_work_done(client: TestClient) -> None:
+    answer = client.post("/v1/read", content=png("A"), headers={"Sec-Fetch-Site": "cross-site"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "other_site")
+    assert client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+
+
+def test_a_body_that_does_not_come_gives_its_place_back(reader: PageReader) -> None:
+    service = PageService({"default": reader}, Limits(upload_s=0.1))
+    app = make_app(service)
+    scope = {"type": "http", "method": "POST", "path": "/v1/read", "query_string": b"", "headers": [], "app": app}
+    parts = iter([{"type": "http.request", "body": b"\x89", "more_body": True}] * 2)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts, None) or await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        async with service:
+            await app(scope, receive, send)
+            assert service.admitted == 0
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 408
+    assert b"slow_upload" in sent[1]["body"]
+
+
+def test_who_leaves_while_the_body_comes_is_no_fault(reader: PageReader, caplog: pytest.LogCaptureFixture) -> None:
+    service = PageService({"default": reader})
+    app = make_app(service)
+    scope = {"type": "http", "method": "POST", "path": "/v1/read", "query_string": b"", "headers": [], "app": app}
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def ask() -> None:
+        async with service:
+            await app(scope, receive, send)
+            assert service.admitted == 0
+
+    asyncio.run(ask())
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
 import pytest
 
 pytest.importorskip("uvicorn")
+
+from tests.serve.conftest import png
 
 from inkmill.errors import ConfigError
 from inkmill.serve.run import _is_local, _listen, _model, run_server
@@ -42,3 +50,34 @@ def test_a_port_that_is_taken_is_said_so() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} cannot be listened on"):
             _listen("127.0.0.1", port).listen()
+
+
+@pytest.mark.slow
+def test_on_sigterm_what_was_let_in_is_finished(server: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = server
+    enough = threading.Semaphore(0)
+
+    def ask(number: int) -> str:
+        text = f"CLIENT {number}"
+        try:
+            with httpx2.Client(base_url=address, timeout=30) as client:
+                for _ in range(100):
+                    answer = client.post("/v1/read?format=text", content=png(*[text] * 8))
+                    enough.release()
+                    if answer.status_code in (429, 503):
+                        return "refused"
+                    assert (answer.status_code, answer.text) == (200, f"{text}\n" * 8)
+        except httpx2.ConnectError:  # it no longer listens
+            return "refused"
+        return "never stopped"
+
+    with ThreadPoolExecutor(12) as clients:
+        asked = [clients.submit(ask, number) for number in range(12)]
+        for _ in range(40):
+            assert enough.acquire(timeout=30)
+        process.send_signal(signal.SIGTERM)
+        assert {one.result(60) for one in asked} == {"refused"}
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert log.count("/v1/read 200") >= 40

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,22 +14,26 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.serve.conftest import BarDetector, BarReader, png
+from tests.serve.conftest import BarDetector, BarReader, page_of, png
 
+from inkmill.pages.documents import Document
 from inkmill.pages.outputs.data import write_text
+from inkmill.pages.outputs.pdf_writer import write_pdf
 from inkmill.pages.reader import PageReader
+from inkmill.pages.types import PageImage
 from inkmill.serve.service import Limits, PageService, RefusedError, Upload
 
 
 class Gated(BarDetector):
-    """Finds nothing until it is let go; pages of one color are let through."""
+    """Finds nothing until it is let go; the first page, with which a service warms up, is let through."""
 
     def __init__(self) -> None:
-        self.go = threading.Event()
+        self.go, self.warm = threading.Event(), False
 
     def detect(self, images: Sequence[np.ndarray]) -> list[Any]:
-        if images[0].min() < 255:
+        if self.warm:
             assert self.go.wait(20)
+        self.warm = True
         return super().detect(images)
 
 
@@ -80,7 +86,12 @@ def test_a_turn_that_does_not_come_and_work_that_does_not_end_are_answers() -> N
     async def ask() -> list[Any]:
         limits = Limits(active=1, queue_s=0.2, total_s=0.6)
         async with PageService({"default": PageReader(detector, BarReader())}, limits, threads=1) as service:
-            tasks = [asyncio.create_task(text_of(service, "HELLO")) for _ in range(2)]
+
+            async def one() -> bytes:
+                async with service.admission():
+                    return await text_of(service, "HELLO")
+
+            tasks = [asyncio.create_task(one()) for _ in range(2)]
             answers = await asyncio.gather(*tasks, return_exceptions=True)
             detector.go.set()
             return answers
@@ -106,3 +117,62 @@ def test_a_service_that_is_being_stopped_lets_nobody_in_and_finishes_what_it_has
             assert await running == b"LAST\n"
 
     asyncio.run(ask())
+
+
+def test_where_a_turn_would_come_too_late_a_request_is_refused_before_its_body() -> None:
+    detector = Gated()
+
+    async def ask() -> None:
+        limits = Limits(active=1, waiting=100, queue_s=3.0)
+        async with PageService({"default": PageReader(detector, BarReader())}, limits) as service:
+
+            async def one() -> bytes:
+                async with service.admission():
+                    return await text_of(service, "HELLO")
+
+            # A document is thought to take a second.
+            tasks = [asyncio.create_task(one()) for _ in range(4)]
+            await asyncio.sleep(0)
+            with pytest.raises(RefusedError, match="4 requests are served or wait"):
+                await one()
+            detector.go.set()
+            assert await asyncio.gather(*tasks) == [b"HELLO\n"] * 4
+
+    asyncio.run(ask())
+
+
+def test_who_leaves_leaves_no_process_behind() -> None:
+    pytest.importorskip("pypdfium2")
+    detector = Gated()
+    sheet = PageReader(BarDetector(), BarReader()).read_page(PageImage("one", 1, page_of("HELLO")))
+    pdf = write_pdf([sheet], Document(png("HELLO")))
+
+    async def ask() -> list[int]:
+        async with PageService({"default": PageReader(detector, BarReader())}) as service:
+            counts = []
+            for delay in (0.0, 0.002, 0.1, 1.0):
+                task = asyncio.create_task(service.read(Upload("a", pdf), None, write_text))
+                await asyncio.sleep(delay)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            detector.go.set()
+            assert await text_of(service, "STILL HERE") == b"STILL HERE\n"
+        counts.append(len(children()))
+        return counts
+
+    before = len(children())
+    assert asyncio.run(ask()) == [before]
+
+
+def children() -> list[str]:
+    """Return the processes that this one started and that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.append(stat.parent.name)
+    return found

@@ -81,14 +81,14 @@ class Document:
             try:
                 self._directories = tiff_directories(self.data, max_pages)
             except ImageError as error:
-                raise ImageError(f"{self.name}: {error}") from error
+                raise type(error)(f"{self.name}: {error}") from error
             self.count = len(self._directories)
         else:
             try:
                 read_header(self.data)
             except ImageError as error:
                 said = str(error).replace("JPEG, PNG, GIF, BMP, WebP, TIFF", "JPEG, PNG, GIF, BMP, WebP, TIFF, PDF")
-                raise ImageError(f"{self.name}: {said}") from error
+                raise type(error)(f"{self.name}: {said}") from error
         if not 0 < self.count <= max_pages:
             self.close()
             found = f"more than {max_pages:,}" if self._directories else f"{self.count:,}"
@@ -115,7 +115,7 @@ class Document:
         try:
             return PageImage(self.name, number, decode(data, 3, self._max_pixels), resolution(data))
         except ImageError as error:
-            raise ImageError(f"{where}: {error}") from error
+            raise type(error)(f"{where}: {error}") from error
 
     def encoded(self, number: int) -> bytes:
         """Return the picture file of a page; of a TIFF with several pages, one that begins with that page."""

@@ -51,6 +51,7 @@ class PdfProcess:
             raise MissingExtraError("pypdfium2", "pdf", "reading PDF files")
         self._data, self._name, self._password, self._seconds = data, name, password, seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self.count = int(self._start()["pages"])
 
     def size(self, number: int) -> tuple[float, float]:
@@ -87,7 +88,11 @@ class PdfProcess:
         return np.frombuffer(content, np.uint8).reshape(shape)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, from any thread; a page that is being rendered is given up."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -111,21 +116,26 @@ class PdfProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        if self._closed:  # meanwhile, by another thread
+            self._end()
         question = {"open": len(self._data), "password": self._password, "memory": MAX_MEMORY + 2 * len(self._data)}
         try:
             return self._ask(question, self._name, self._data)[0]
         except ImageError as error:
-            self.close()
+            self._end()
             said = str(error)
             if "assword" in said:
                 raise DataError(f"{self._name}: the PDF is encrypted; give its password") from error
             raise DataError(f"{self._name}: the PDF is damaged and cannot be opened") from error
 
     def _ask(self, question: dict[str, Any], where: str, content: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self._closed:
+            raise DataError(f"{where}: the document is closed")
         if self._process is None:
             self._start()
         process = self._process
-        assert process is not None
+        if process is None:
+            raise DataError(f"{where}: the document is closed")
         assert process.stdin is not None
         assert process.stdout is not None
         late = threading.Event()
@@ -142,12 +152,12 @@ class PdfProcess:
             line = process.stdout.readline()
             answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
             body = process.stdout.read(answer.get("bytes", 0))
-        except OSError:  # a broken pipe: the process died while it was asked
+        except (OSError, ValueError):  # a broken or closed pipe: the process died or was ended while it was asked
             answer, body = {}, b""
         finally:
             timer.cancel()
         if not answer or len(body) < answer["bytes"]:
-            self.close()
+            self._end()
             took = f"took longer than {self._seconds:g} s" if late.is_set() else "is damaged: PDFium crashed on it"
             raise ImageError(f"{where}: {took}; it was given up")
         if "error" in answer:

@@ -7,22 +7,19 @@ becomes a path, nothing of a document is logged.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import logging
 import re
-import secrets
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
-from inkmill.errors import DataError, ImageError, InkmillError, MissingExtraError, PageLimitError
+from inkmill.errors import DataError, ImageFormatError, ImageSizeError, MissingExtraError, PageLimitError
 from inkmill.pages.documents import Document
 from inkmill.pages.outputs import FORMATS
 from inkmill.pages.types import Page
 from inkmill.registry import suggest
+from inkmill.serve.manners import PROBLEM, Manners, problem
 from inkmill.serve.metrics import Metrics
 from inkmill.serve.service import PageService, RefusedError, Upload
 from inkmill.version import __version__
@@ -32,27 +29,18 @@ try:
     from fastapi.responses import JSONResponse, Response
     from starlette.datastructures import UploadFile
     from starlette.exceptions import HTTPException
-    from starlette.formparsers import MultiPartException
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.requests import ClientDisconnect
+    from starlette.types import Message, Receive
 except ImportError as error:
     raise MissingExtraError((error.name or "fastapi").partition(".")[0], "serve", "inkmill serve") from None
 
-LOG = logging.getLogger("inkmill.serve")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_OPEN = {"/", "/health", "/ready"}
-"""Paths that need no token: the page asks for one itself."""
-_STATUS = {"unsupported": 415, "too_large": 413, "unreadable": 422}
-_CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+_UPLOAD_RATE = 32 * 1024
+"""Bytes a second that every honest client reaches: a body that only trickles keeps no place."""
 _STATIC = {
     "": ("page.html", "text/html"),
     "page.css": ("page.css", "text/css"),
     "page.js": ("page.js", "text/javascript"),
 }
-
-Progress = Callable[[], Awaitable[Any]]
 
 
 def make_app(
@@ -87,7 +75,9 @@ def make_app(
     _add_reading(app, service)
     _add_the_rest(app, service, metrics)
     _add_errors(app, service.limits.body)
-    app.add_middleware(_Manners, token=token, hosts=tuple(hosts), metrics=metrics)
+    # The page needs no token: it asks for one itself.
+    free = {"/health", "/ready", *(f"/{path}" for path in _STATIC)}
+    app.add_middleware(Manners, token=token, hosts=tuple(hosts), open_paths=free, metrics=metrics)
     return app
 
 
@@ -105,8 +95,8 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
             "content": {form.media_type.partition(";")[0]: {} for form in FORMATS.values()},
         }
     }
-    problem = {"content": {"application/problem+json": {"schema": _PROBLEM}}}
-    for status in (400, 401, 404, 413, 415, 422, 429, 503, 504):
+    problem = {"content": {"application/problem+json": {"schema": PROBLEM}}}
+    for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 504):
         answers[status] = {"description": HTTPStatus(status).phrase, **problem}
 
     @app.post(
@@ -114,15 +104,20 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
         summary="Read documents",
         responses=answers,
         response_class=Response,
-        openapi_extra={"requestBody": body, "parameters": [_parameter("format", list(FORMATS)), _parameter("model")]},
+        openapi_extra={
+            "requestBody": body,
+            "parameters": [_parameter("format", list(FORMATS)), _parameter("model"), _PAGE],
+        },
     )
     async def read(request: Request) -> Response:
-        if int(request.headers.get("content-length", "0")) > service.limits.body:
-            raise HTTPException(413)
-        name, model = _chosen_format(request), request.query_params.get("model")
+        # 1. What is asked for, and whether there is a place, before any of the body.
+        _check_length(request, service.limits.body)
+        name, model, number = _chosen_format(request), request.query_params.get("model"), _page_number(request)
+        service.check_model(model)
         form = FORMATS[name]
         async with service.admission():
-            uploads = await _uploads(request, service)
+            # 2. The body; 3. the work, while the client waits for it.
+            uploads = await _uploads(request, service.limits.upload_s)
             if len(uploads) > 1 and name not in ("json", "text"):
                 raise RefusedError(
                     422, "one_file", f"format={name} takes one file a request; json and text take several"
@@ -130,12 +125,31 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
 
             async def all_of_it() -> bytes:
                 if len(uploads) == 1:
-                    return await service.read(uploads[0], model, form.write)
-                pages = [page for upload in uploads for page in await service.read(upload, model, _keep)]
+                    return await service.read(uploads[0], model, form.write, number, form.each_page)
+                pages = [page for upload in uploads for page in await service.read(upload, model, _keep, number)]
                 return await asyncio.to_thread(form.write, pages, None)
 
             content = await _unless_gone(request, all_of_it())
         return Response(content, media_type=form.media_type)
+
+    picture_answers = {**answers, 200: {"description": "A picture of the page.", "content": {"image/jpeg": {}}}}
+
+    @app.post(
+        "/v1/picture",
+        summary="A page of a document as a picture, for those that show boxes over it",
+        responses=picture_answers,
+        response_class=Response,
+        openapi_extra={"requestBody": body, "parameters": [_PAGE]},
+    )
+    async def picture(request: Request) -> Response:
+        _check_length(request, service.limits.body)
+        number = _page_number(request) or 1
+        async with service.admission():
+            uploads = await _uploads(request, service.limits.upload_s)
+            if len(uploads) > 1:
+                raise RefusedError(422, "one_file", "a picture is of one file")
+            content = await _unless_gone(request, service.picture(uploads[0], number))
+        return Response(content, media_type="image/jpeg")
 
 
 def _add_the_rest(app: FastAPI, service: PageService, metrics: Metrics) -> None:
@@ -172,31 +186,30 @@ def _add_errors(app: FastAPI, body: int) -> None:
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
         if error.code == "draining":
             headers["Connection"] = "close"
-        return _problem(request, error.status, error.code, error.detail, headers)
+        return problem(request, error.status, error.code, error.detail, headers)
 
-    @app.exception_handler(InkmillError)
-    async def unreadable(request: Request, error: InkmillError) -> Response:
-        code = "unreadable"
-        if isinstance(error, PageLimitError) or "pixels" in str(error):
-            code = "too_large"
-        elif isinstance(error, ImageError) and "not a" in str(error):
-            code = "unsupported"
-        if not isinstance(error, DataError | MissingExtraError):
-            LOG.error("%s", error, extra={"request": _id_of(request)})
-            return _problem(request, 500, "internal", "the server has a fault; its log has the request's id")
-        return _problem(request, _STATUS[code], code, str(error))
+    @app.exception_handler(DataError)
+    async def unreadable(request: Request, error: DataError) -> Response:
+        if isinstance(error, PageLimitError | ImageSizeError):
+            return problem(request, 413, "too_large", str(error))
+        if isinstance(error, ImageFormatError):
+            return problem(request, 415, "unsupported", str(error))
+        return problem(request, 422, "unreadable", str(error))
+
+    @app.exception_handler(MissingExtraError)
+    async def missing(request: Request, error: MissingExtraError) -> Response:
+        return problem(request, 415, "unsupported", str(error))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return problem(request, 499, "gone", "the client has left")
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 413:
-            return _problem(request, 413, "too_large", f"the request is larger than {body / 2**20:g} MiB")
+            return problem(request, 413, "too_large", f"the request is larger than {body / 2**20:g} MiB")
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-        return _problem(request, error.status_code, code, str(error.detail), dict(error.headers or {}))
-
-    @app.exception_handler(Exception)
-    async def fault(request: Request, error: Exception) -> Response:
-        LOG.error("a fault", exc_info=error, extra={"request": _id_of(request)})
-        return _problem(request, 500, "internal", "the server has a fault; its log has the request's id")
+        return problem(request, error.status_code, code, str(error.detail), dict(error.headers or {}))
 
 
 # What comes in
@@ -214,19 +227,47 @@ def _chosen_format(request: Request) -> str:
     return name
 
 
-async def _uploads(request: Request, service: PageService) -> list[Upload]:
-    """Return the documents of a request; large ones lie on the disk until their last byte has come."""
-    try:
-        async with asyncio.timeout(service.limits.total_s):
-            if request.headers.get("content-type", "").startswith("multipart/form-data"):
-                found = await _form_files(request)
-            else:
-                found = [Upload("document", await request.body())]
-    except TimeoutError:
-        raise RefusedError(408, "slow_upload", f"the body did not come within {service.limits.total_s:g} s") from None
+def _page_number(request: Request) -> int | None:
+    given = request.query_params.get("page")
+    if given is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", given):
+        raise RefusedError(422, "no_such_page", f"page={given[:20]}: expected a whole number from 1")
+    return int(given)
+
+
+def _check_length(request: Request, most: int) -> None:
+    if int(request.headers.get("content-length", "0")) > most:
+        raise HTTPException(413)
+
+
+async def _uploads(request: Request, seconds: float) -> list[Upload]:
+    """Return the documents of a request."""
+    timed = Request(request.scope, _in_time(request.receive, seconds))
+    if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        found = await _form_files(timed)
+    else:
+        found = [Upload("document", await timed.body())]
     if not found or not all(upload.content for upload in found):
         raise RefusedError(400, "empty", "no document: send its bytes as the body, or as form fields called files")
     return found
+
+
+def _in_time(receive: Receive, seconds: float) -> Receive:
+    """Return the source of a body's parts, which have so many seconds, and more for every part that came."""
+    until = asyncio.get_running_loop().time() + seconds
+
+    async def next_part() -> Message:
+        nonlocal until
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise RefusedError(408, "slow_upload", "the body comes too slowly") from None
+        until += len(message.get("body", b"")) / _UPLOAD_RATE
+        return message
+
+    return next_part
 
 
 async def _form_files(request: Request) -> list[Upload]:
@@ -240,8 +281,10 @@ async def _form_files(request: Request) -> list[Upload]:
                 for field in fields
                 if isinstance(field, UploadFile)
             ]
-    except MultiPartException as error:
-        raise RefusedError(400, "bad_form", f"not a multipart form: {error.message}") from error
+    except HTTPException as error:
+        if error.status_code != 400:
+            raise
+        raise RefusedError(400, "bad_form", f"not a form of files: {error.detail}") from error
 
 
 async def _unless_gone(request: Request, work: Any) -> bytes:
@@ -259,7 +302,7 @@ async def _unless_gone(request: Request, work: Any) -> bytes:
         content: bytes = doing.result()
         return content
     finally:
-        for task in (doing, leaving):
+        for task in [task for task in (doing, leaving) if not task.done()]:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
@@ -271,87 +314,16 @@ def _keep(pages: Sequence[Page], document: Document) -> Sequence[Page]:
 
 # What goes out
 
-_PROBLEM = {
-    "type": "object",
-    "required": ["title", "status", "code", "detail"],
-    "properties": {
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string", "description": "for programs; it does not change"},
-        "detail": {"type": "string", "description": "one sentence for people"},
-        "request_id": {"type": "string"},
-    },
-}
-
-
-def _problem(request: Request, status: int, code: str, detail: str, headers: dict[str, str] | None = None) -> Response:
-    title = "Client Closed Request" if status == 499 else HTTPStatus(status).phrase
-    content = {"title": title, "status": status, "code": code, "detail": detail, "request_id": _id_of(request)}
-    return JSONResponse(content, status, headers, media_type="application/problem+json")
-
 
 def _parameter(name: str, values: list[str] | None = None) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"} | ({"enum": values, "default": "json"} if values else {})
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _id_of(request: Request) -> str:
-    return str(request.scope.get("inkmill.id", ""))
-
-
-class _Manners:
-    """Around every request: its id, who may come in, headers that keep browsers safe, and a line in the log."""
-
-    def __init__(self, app: ASGIApp, token: str | None, hosts: tuple[str, ...], metrics: Metrics) -> None:
-        self._app, self._hosts, self._metrics = app, hosts, metrics
-        self._token = None if token is None else f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        scope["inkmill.id"] = number = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        started, status = time.perf_counter(), 500
-
-        async def sending(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], *_SAFE, (b"x-request-id", number.encode())]
-            await send(message)
-
-        request = Request(scope, receive)
-        try:
-            if refused := self._refused(scope["path"], headers):
-                await _problem(request, *refused)(scope, receive, sending)
-            else:
-                await self._app(scope, receive, sending)
-        finally:
-            seconds = time.perf_counter() - started
-            self._metrics.answered(scope["path"], status, seconds)
-            LOG.info("%s %s %s %d %.3f s", number, scope["method"], _known(scope["path"]), status, seconds)
-
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
-        host = headers.get(b"host", b"").decode("latin-1")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if "*" not in self._hosts and name not in self._hosts:
-            return 421, "wrong_host", f"this server is not called {name!r}; start it with --host, or ask for localhost"
-        if self._token is not None and path not in _OPEN and path.lstrip("/") not in _STATIC:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._token):
-                return 401, "unauthorised", "send the server's token: Authorization: Bearer TOKEN"
-        return None
-
-
-_SAFE = [
-    (b"content-security-policy", _CONTENT_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
-
-
-def _known(path: str) -> str:
-    """Return a path for the log; what a client made up is not repeated there."""
-    return path if path in {*_OPEN, "/v1/read", "/v1/models", "/metrics", "/openapi.json"} else "(another path)"
+_PAGE = {
+    "name": "page",
+    "in": "query",
+    "required": False,
+    "description": "One page alone, from 1.",
+    "schema": {"type": "integer", "minimum": 1},
+}

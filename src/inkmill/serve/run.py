@@ -6,9 +6,10 @@ import ipaddress
 import logging
 import os
 import re
+import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -74,36 +75,59 @@ def run_server(
         if name in readers:
             raise ConfigError(f"--model {entry}: there is a model {name!r} already; give each a name of its own")
         readers[name] = PageReader(detector, reader, threads=threads)
-    # 3. The address, before anything is promised.
+    # 3. Listen, and serve.
+    serve(readers, host, port, limits, token=token, hosts=hosts, say=say)
+
+
+def serve(
+    readers: Mapping[str, PageReader],
+    host: str,
+    port: int,
+    limits: Limits,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = _LOCAL,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Serve readers by their names until SIGTERM or Ctrl-C; arguments as for `run_server` and `make_app`."""
+    # 1. The address, before anything is promised.
     listening = _listen(host, port)
     address = listening.getsockname()
     service = PageService(readers, limits, threads=max(2, cores()))
     app = make_app(service, token, hosts)
-    # 4. Serve.
+    # 2. Serve.
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-    say(f"http://{shown}:{address[1]} reads pages (models: {', '.join(readers)}); Ctrl-C ends it")
+    ready = f"http://{shown}:{address[1]} reads pages (models: {', '.join(readers)}); Ctrl-C ends it"
     settings: dict[str, Any] = {
         "log_level": "warning",
         "access_log": False,
         "server_header": False,
-        "timeout_graceful_shutdown": round(limits.total_s + limits.queue_s) + 1,
+        "timeout_graceful_shutdown": round(limits.total_s) + 5,
         "limit_concurrency": 4 * (limits.active + limits.waiting) + 64,
     }
-    _Server(uvicorn.Config(app, **settings), service).run(sockets=[listening])
+    _Server(uvicorn.Config(app, **settings), service, lambda: say(ready)).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
     """Uvicorn's server; on a signal it tells the service, so that new requests on open connections are refused."""
 
-    def __init__(self, config: uvicorn.Config, service: PageService) -> None:
+    def __init__(self, config: uvicorn.Config, service: PageService, listens: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._listens = service, listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so: who reads it may ask at once."""
+        await super().startup(sockets)
+        if self.started:
+            self._listens()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish what was let in, then stop."""
+        # Not uvicorn's own: it raises the signal once more in the end, and a stop that went well is no failure.
         self._service.draining = True
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def _is_local(host: str) -> bool:

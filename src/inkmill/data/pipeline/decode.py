@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inkmill.data.pipeline.image_header import ImageHeader, read_header
-from inkmill.errors import ImageError
+from inkmill.errors import ImageError, ImageSizeError
 
 Image = NDArray[np.uint8]
 Channels = Literal[1, 3]
@@ -56,7 +56,9 @@ def decode(data: bytes, channels: Channels, max_pixels: int = MAX_PIXELS) -> Ima
     # 1. The size, before a decoder allocates memory for it.
     header = read_header(data)
     if header.width * header.height > max_pixels:
-        raise ImageError(f"the image is {header.width}x{header.height}, more than the {max_pixels:,} pixels allowed")
+        raise ImageSizeError(
+            f"the image is {header.width}x{header.height}, more than the {max_pixels:,} pixels allowed"
+        )
     # 2. JPEG: OpenCV gives eight bits, turned upright, in the channels asked for.
     if header.format == "JPEG":
         return _decode_jpeg(data, header, channels)
@@ -89,7 +91,7 @@ def from_array(pixels: NDArray[Any], channels: Channels, max_pixels: int = MAX_P
     if found not in (1, 3, 4):
         raise ImageError(f"{found} channels; expected 1 (gray), 3 (RGB) or 4 (RGBA)")
     if height * width > max_pixels:
-        raise ImageError(f"the image is {width}x{height}, more than the {max_pixels:,} pixels allowed")
+        raise ImageSizeError(f"the image is {width}x{height}, more than the {max_pixels:,} pixels allowed")
     opaque = _on_white(_eight_bits(np.ascontiguousarray(pixels)), premultiplied=False)
     if found == 1:
         gray = opaque.reshape(height, width, 1)

@@ -14,7 +14,7 @@ import re
 import struct
 from typing import Literal, NamedTuple
 
-from inkmill.errors import ImageError
+from inkmill.errors import ImageError, ImageFormatError
 
 Format = Literal["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"]
 
@@ -86,7 +86,7 @@ def _parse(data: bytes) -> ImageHeader:
         if tags.get(_SAMPLES_TAG) == 2:  # OpenCV drops the second one, and what it hides is read
             raise ImageError("a TIFF of gray with transparency is not read; save the image as PNG")
         return ImageHeader("TIFF", tags.get(0x0100, 0), tags.get(0x0101, 0), _valid(tags.get(_ORIENTATION_TAG, 1)))
-    raise ImageError("not an image in a known format (JPEG, PNG, GIF, BMP, WebP, TIFF)")
+    raise ImageFormatError("not an image in a known format (JPEG, PNG, GIF, BMP, WebP, TIFF)")
 
 
 def tiff_directories(data: bytes, most: int) -> list[int]:
