@@ -40,5 +40,7 @@ def test_a_shortage_is_a_sentence() -> None:
 def test_memory_that_is_not_there_is_refused_before_any_of_it_is_taken() -> None:
     before = shared.bytes_left()
     with pytest.raises(OutputError, match=r"needed at once, and .* are free: take a smaller batch_size, fewer workers"):
-        shared.allocate(2**44)
+        shared.allocate(2**42)
+    with pytest.raises(OutputError, match=r"MiB of shared memory .*: take a smaller batch_size, fewer workers"):
+        shared.allocate(2**62)
     assert shared.bytes_left() == before

@@ -25,7 +25,12 @@ def allocate(size: int) -> Arena:
     Raises:
         OutputError: there is no room for them.
     """
-    memory = Arena(max(size, 1))
+    try:
+        memory = Arena(max(size, 1))
+    except OSError as error:
+        if error.errno != errno.EFBIG:  # beyond what one file of this file system can hold
+            raise
+        raise OutputError(_too_much(size)) from error
     descriptor = descriptor_of(memory)
     # Asked before it is taken: a file that grows until the disk is full takes minutes, and the room of others.
     left = _left_beside(descriptor)
@@ -40,11 +45,15 @@ def allocate(size: int) -> Arena:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise OutputError(
-            f"{size / 2**20:,.0f} MiB of shared memory cannot be had: take a smaller batch_size, "
-            "fewer workers, or a smaller cache"
-        ) from error
+        raise OutputError(_too_much(size)) from error
     return memory
+
+
+def _too_much(size: int) -> str:
+    return (
+        f"{size / 2**20:,.0f} MiB of shared memory cannot be had: take a smaller batch_size, fewer workers, or a "
+        "smaller cache"
+    )
 
 
 def descriptor_of(memory: Arena) -> int | None:

@@ -43,7 +43,7 @@ def test_taos_example_loads_unchanged() -> None:
 def test_a_mandatory_key_is_missed_by_its_own_verb_only() -> None:
     spec = load_spec(TAO_EXAMPLE)
     with pytest.raises(
-        ConfigError, match=r"^evaluate needs evaluate\.checkpoint: give it .* evaluate\.checkpoint=VALUE$"
+        ConfigError, match=r"^evaluate needs evaluate\.checkpoint: give .*, evaluate\.checkpoint=VALUE, or the key in"
     ):
         require(spec, "evaluate.checkpoint", "evaluate")
     given = load_spec(TAO_EXAMPLE, ["evaluate.checkpoint=a.safetensors"])
@@ -169,7 +169,7 @@ def test_references_that_double_cannot_fill_the_memory(write: Write) -> None:
     assert "expand to more than a million characters" in said
 
 
-SOURCE = "{path, gt_file, format, weight}"
+SOURCE = "{path, gt_file, format, inside_only, weight}"
 
 
 @pytest.mark.parametrize(

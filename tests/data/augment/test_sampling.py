@@ -201,6 +201,9 @@ def test_cutouts_lie_in_the_picture() -> None:
 def test_no_preset_shows_the_horizon_or_folds_the_picture(name: str) -> None:
     params = Augmentation(load_preset(name)).sample(0, 0, np.arange(3000), 32, 128)
     assert np.isfinite(params.values).all()
+    if params.space is None:  # synthetic text is put in its place as it is drawn
+        assert name == "synthetic_text"
+        return
     corners = np.array([[0, 0, 1], [127, 0, 1], [0, 31, 1], [127, 31, 1]]).T
     assert ((params.space @ corners)[:, 2] > 0.1).all()
     assert (np.linalg.det(params.space) > 0).all()
