@@ -118,8 +118,8 @@ class TrainSpec(Section):
     channels_last: bool = True
     """Memory layout that convolutions like on GPUs."""
     compile: Literal["auto"] | bool = "auto"
-    """How a GPU does the step: auto captures it as a CUDA graph and, in a long run, compiles the backbone meanwhile;
-    true compiles it at the start, which takes up to a minute; false does neither."""
+    """How a GPU does the step: auto captures it as a CUDA graph; true also compiles the backbone, up to a minute at the
+    start for a faster step; false does neither."""
     accumulate: int = Field(1, ge=1)
     """Batches whose gradients are summed before a step."""
     early_stop: int | None = Field(None, ge=1)

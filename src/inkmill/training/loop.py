@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class TrainingLoop:
             model = model.to(memory_format=torch.channels_last)
         self.model = model.to(fabric.device)
         self.average = WeightAverage(self.model, settings.ema_decay) if settings.model_ema else None
-        self.step = make_step(fabric, spec, self.model, self.average, reporter.say, self.task)
+        self.step = make_step(fabric, spec, self.model, self.average, reporter.say)
         steps_per_epoch = -(-len(self.loader) // settings.accumulate)
         self.schedule = Schedule(settings.optim, steps_per_epoch, settings.num_epochs)
         self.watch = LossWatch(1 if fabric.device.type == "cpu" else settings.log_every, fabric)
@@ -133,7 +133,7 @@ class TrainingLoop:
             KeyboardInterrupt: Ctrl-C or SIGTERM, after a checkpoint was saved.
         """
         settings = self.spec.train
-        with self._stop.listened_for(), closing(self.step):
+        with self._stop.listened_for():
             while self.progress.epoch < settings.num_epochs and not self.progress.stopped_early:
                 self._train_epoch()
                 epoch = self.progress.epoch
@@ -189,7 +189,6 @@ class TrainingLoop:
         progress.step += 1
         if progress.step % settings.log_every == 0:
             self.reporter.step(progress.step, self.watch.recent_mean(), rate, self.loader.stats)
-            self.step.look(self.schedule.total_steps - self._step_of_schedule())
         due = settings.checkpoint_interval_unit == "step" and progress.step % settings.checkpoint_interval == 0
         stops = self._stop.asked(progress.step)
         if due or stops:

@@ -30,9 +30,8 @@ from torch import Tensor
 from inkmill.config.spec import Spec
 from inkmill.errors import first_line
 from inkmill.kernels.graph import MOST_SHAPES, CapturedFunction, GraphMemory
-from inkmill.tasks.base import Say, Task
+from inkmill.tasks.base import Say
 from inkmill.tasks.model import TaskModel, Tensors, to_input
-from inkmill.training.compile_aside import AutoCompile
 from inkmill.training.ema import WeightAverage
 from inkmill.training.optim import build_optimizer
 
@@ -48,7 +47,6 @@ class TrainingStep:
         model: the network, on its device.
         average: follows the weights, where there is one.
         note: prints one line, where something cannot be compiled or captured.
-        task: settled; without one nothing is compiled later on.
         capturable: the optimiser's step can be captured.
 
     Attributes:
@@ -66,7 +64,6 @@ class TrainingStep:
         model: TaskModel,
         average: WeightAverage | None,
         note: Say,
-        task: Task | None = None,
         capturable: bool = False,
     ) -> None:
         settings = spec.train
@@ -75,10 +72,6 @@ class TrainingStep:
         self._full = spec.dataset.batch_size
         self._free_width = spec.model.input_resize == "height"
         self._note = note
-        self._shapes: set[tuple[int, ...]] = set()  # of full batches
-        self._auto: AutoCompile | None = None
-        if fabric.device.type == "cuda" and settings.compile == "auto" and task is not None and not self._free_width:
-            self._auto = AutoCompile(spec, task, model, note)
         self.compiled = False
         if settings.compile is True:
             self._compile()
@@ -96,7 +89,7 @@ class TrainingStep:
         Returns:
             The batch's mean loss, a scalar on the device.
         """
-        loss = self._or_uncompiled(images, lambda: self._learn_from(images, targets, updates))
+        loss = self._or_uncompiled(len(images), lambda: self._learn_from(images, targets, updates))
         if updates:
             if self.average is not None:
                 self.average.count()
@@ -110,17 +103,15 @@ class TrainingStep:
             self.fabric.backward(loss / self._batches)
         return loss.detach()
 
-    def _or_uncompiled(self, images: Tensor, work: Callable[[], Tensor]) -> Tensor:
+    def _or_uncompiled(self, images: int, work: Callable[[], Tensor]) -> Tensor:
         """Return what `work` returns; what does not compile is run without."""
-        if images.shape[0] == self._full:
-            self._shapes.add(tuple(images.shape))
         if not self.compiled:
             return work()
         from torch._dynamo.exc import TorchDynamoException  # seconds to import
         from torch._inductor.exc import InductorError
 
         try:
-            with self.as_compiled(len(images)):
+            with self.as_compiled(images):
                 return work()
         except (TorchDynamoException, InductorError) as error:
             self.compiled = False
@@ -137,21 +128,6 @@ class TrainingStep:
 
     def before_validation(self) -> None:
         """Make what ranks keep for themselves the same on all of them."""
-
-    def look(self, steps_left: int) -> None:
-        """Compile where that is worth it and another process has compiled first; called every few steps.
-
-        Args:
-            steps_left: of the run.
-        """
-        if self._auto is not None and self._auto.look(steps_left, self._shapes):
-            self._auto = None
-            self._compile()
-
-    def close(self) -> None:
-        """End what runs beside the step."""
-        if self._auto is not None:
-            self._auto.close()
 
     def _update(self) -> None:
         """Clip the gradients, take the optimiser's step and move the average."""
@@ -172,16 +148,8 @@ class TrainingStep:
 class CapturedStep(TrainingStep):
     """A step on a GPU that is captured: see the head of this file."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        spec: Spec,
-        model: TaskModel,
-        average: WeightAverage | None,
-        note: Say,
-        task: Task | None = None,
-    ) -> None:
-        super().__init__(fabric, spec, model, average, note, task, capturable=True)
+    def __init__(self, fabric: Fabric, spec: Spec, model: TaskModel, average: WeightAverage | None, note: Say) -> None:
+        super().__init__(fabric, spec, model, average, note, capturable=True)
         self.memory = GraphMemory(fabric.device)
         several = fabric.world_size > 1
         self._sums = GradientSums(model, fabric.world_size) if several or self._batches > 1 else None
@@ -193,7 +161,7 @@ class CapturedStep(TrainingStep):
         if self.average is not None and updates:
             self.average.count()
         work = self._learn if len(images) == self._full else self._in_the_room_left
-        loss = self._or_uncompiled(images, lambda: work(images, *targets)[0])
+        loss = self._or_uncompiled(len(images), lambda: work(images, *targets)[0])
         if self._sums is not None and updates:
             self._sums.exchange()
             self._finish()
@@ -205,11 +173,6 @@ class CapturedStep(TrainingStep):
         if self.fabric.world_size > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, 0)
-
-    def _compile(self) -> None:
-        super()._compile()
-        if self.memory is not None:  # else nothing has been captured yet
-            self.memory.clear()
 
     def _captured(self, run: Callable[..., Tensors], what: str) -> CapturedFunction:
         return CapturedFunction(run, self.fabric.device, what, self._note, self.memory)
@@ -301,14 +264,7 @@ class GradientSums:
         self._flat.zero_()
 
 
-def make_step(
-    fabric: Fabric,
-    spec: Spec,
-    model: TaskModel,
-    average: WeightAverage | None,
-    note: Say,
-    task: Task | None = None,
-) -> TrainingStep:
+def make_step(fabric: Fabric, spec: Spec, model: TaskModel, average: WeightAverage | None, note: Say) -> TrainingStep:
     """Return the step that suits a run; `note` gets one sentence where a GPU's is not captured though it was to be.
 
     Args:
@@ -317,31 +273,24 @@ def make_step(
         model: the network, on its device.
         average: follows the weights, where there is one.
         note: prints one line.
-        task: settled; without one nothing is compiled later on.
     """
     if fabric.device.type != "cuda" or spec.train.compile is False:
-        return TrainingStep(fabric, spec, model, average, note, task)
+        return TrainingStep(fabric, spec, model, average, note)
     reason = _why_not(fabric)
     if reason is None:
-        return CapturedStep(fabric, spec, model, average, note, task)
+        return CapturedStep(fabric, spec, model, average, note)
     note(f"the training step is not captured as a CUDA graph: {reason}")
-    # Other strategies wrap the network in their own way, which compiling later on would not reach.
-    return TrainingStep(fabric, spec, model, average, note, task if _is_plain(fabric) else None)
+    return TrainingStep(fabric, spec, model, average, note)
 
 
 def _why_not(fabric: Fabric) -> str | None:
     """Return why a step cannot be captured, None where it can."""
     if getattr(fabric._precision, "scaler", None) is not None:
         return "train.precision=fp16 decides on the CPU whether a step counts; bf16 need not"
-    if not _is_plain(fabric):
-        return (
-            f"{type(fabric.strategy).__name__} exchanges gradients in its own way; distributed_strategy=ddp is captured"
-        )
+    strategy = fabric.strategy
+    if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
+        return f"{type(strategy).__name__} exchanges gradients in its own way; distributed_strategy=ddp is captured"
     return None
-
-
-def _is_plain(fabric: Fabric) -> bool:
-    return isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy))
 
 
 def _no_loss(outputs: Any) -> Tensor:

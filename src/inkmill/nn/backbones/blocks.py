@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-_FEW_TOKENS = 64
 
 
 def conv_bn_relu(
@@ -77,21 +73,9 @@ class TokenAttention(nn.Module):
         batch, tokens, channels = x.shape
         # One product for all three, then (3, B, heads, N, channels of a head).
         qkv = self.qkv(x).view(batch, tokens, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
-        with _fastest_attention(x):
-            mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+        mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, channels))
         return out
-
-
-def _fastest_attention(tokens: Tensor) -> AbstractContextManager[object]:
-    """Return the context in which torch takes its fastest attention for (B, N, C) tokens.
-
-    By itself it takes cuDNN's on a Hopper GPU, which for up to 64 tokens needs half as long again.
-    """
-    if not tokens.is_cuda or tokens.shape[1] > _FEW_TOKENS:
-        return nullcontext()
-    fastest: AbstractContextManager[object] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-    return fastest
 
 
 class MixingBlock(nn.Module):
