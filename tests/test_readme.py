@@ -9,6 +9,8 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from inkmill.cli.main import ALIASES, run
@@ -28,7 +30,10 @@ def commands(program: str) -> list[str]:
 
 @pytest.fixture
 def newcomers_folder(captchas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the README's commands name: captchas/, more-captchas/ and new/."""
+    """A folder with what the README's commands name: receipt.png, captchas/, more-captchas/ and new/."""
+    page = np.full((200, 640, 3), 255, np.uint8)
+    cv2.putText(page, "TOTAL 12.50", (40, 110), cv2.FONT_HERSHEY_DUPLEX, 2, (0, 0, 0), 4)
+    cv2.imwrite(str(tmp_path / "receipt.png"), page)
     lines = (captchas / "labels.tsv").read_text("utf-8").splitlines()
     for name, some in (("captchas", lines[::400]), ("more-captchas", lines[7::1000])):
         (tmp_path / name / "images").mkdir(parents=True)
@@ -58,6 +63,7 @@ def test_the_shell_session_works_line_by_line(newcomers_folder: Path, capsys: py
     for command in session:
         assert run(words(command, newcomers_folder)[1:]) == 0, command
     said = capsys.readouterr().out
+    assert "TOTAL" in said
     assert all(f"new/{number}.png" in said for number in (1, 2, 3))
     assert json.loads(Path("results/evaluate/metrics.json").read_text("utf-8"))["samples"] == 5
     left = re.findall(r"^\| `(\w+)` \| (`\w+\..*) \|$", README, re.MULTILINE)
