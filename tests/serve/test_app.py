@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
+import httpx2
 import numpy as np
 import pytest
 
@@ -103,7 +104,7 @@ def test_limits_on_body_and_pages_are_refusals_not_cuts(open_client: Client) -> 
         assert client.post("/v1/read", content=content).status_code == status
     parts = (bytes(50_000) for _ in range(3))  # without a Content-Length
     answer = client.post("/v1/read", content=parts)
-    assert answer.status_code == 413
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 def test_a_form_with_other_fields_is_refused(client: TestClient) -> None:
@@ -144,7 +145,8 @@ def test_nothing_of_a_document_is_logged(client: TestClient, caplog: pytest.LogC
 
 
 def test_models_and_openapi_say_what_there_is(client: TestClient) -> None:
-    assert client.get("/v1/models").json() == {"models": ["default", "second"]}
+    offered = client.get("/v1/models").json()
+    assert offered == {"models": ["default", "second"], "most": {"bytes": 20 << 20, "pixels": 40_000_000, "pages": 50}}
     operation = client.get("/openapi.json").json()["paths"]["/v1/read"]["post"]
     assert set(operation["requestBody"]["content"]) == {"multipart/form-data", "application/octet-stream"}
     assert {"200", "413", "429"} <= set(operation["responses"])
@@ -278,3 +280,11 @@ def test_who_leaves_while_the_body_comes_is_no_fault(reader: PageReader, caplog:
 
     asyncio.run(ask())
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.slow
+def test_who_is_refused_while_sending_gets_the_answer(server: tuple[Any, str]) -> None:
+    _, address = server
+    for _ in range(5):
+        answer = httpx2.post(f"{address}/v1/read", content=bytes(24 << 20), timeout=30)
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")

@@ -57,27 +57,29 @@ def test_on_sigterm_what_was_let_in_is_finished(server: tuple[subprocess.Popen[s
     process, address = server
     enough = threading.Semaphore(0)
 
-    def ask(number: int) -> str:
-        text = f"CLIENT {number}"
+    def ask(number: int) -> int:
+        text, answered = f"CLIENT {number}", 0
         try:
             with httpx2.Client(base_url=address, timeout=30) as client:
-                for _ in range(100):
+                for _ in range(10_000):
                     answer = client.post("/v1/read?format=text", content=png(*[text] * 8))
                     enough.release()
                     if answer.status_code in (429, 503):
-                        return "refused"
+                        continue
                     assert (answer.status_code, answer.text) == (200, f"{text}\n" * 8)
-        except httpx2.ConnectError:  # it no longer listens
-            return "refused"
-        return "never stopped"
+                    answered += 1
+        except httpx2.TransportError:  # it no longer listens, or closes the connection
+            return answered
+        raise AssertionError("never stopped")
 
     with ThreadPoolExecutor(12) as clients:
         asked = [clients.submit(ask, number) for number in range(12)]
         for _ in range(40):
             assert enough.acquire(timeout=30)
         process.send_signal(signal.SIGTERM)
-        assert {one.result(60) for one in asked} == {"refused"}
+        answered = sum(one.result(60) for one in asked)
     _, log = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in log
-    assert log.count("/v1/read 200") >= 40
+    # What was worked on for a client reached it.
+    assert answered == log.count("/v1/read 200") >= 20

@@ -123,14 +123,14 @@ def test_where_a_turn_would_come_too_late_a_request_is_refused_before_its_body()
     detector = Gated()
 
     async def ask() -> None:
-        limits = Limits(active=1, waiting=100, queue_s=3.0)
+        limits = Limits(active=1, waiting=100, expected_s=1.5)
         async with PageService({"default": PageReader(detector, BarReader())}, limits) as service:
 
             async def one() -> bytes:
                 async with service.admission():
                     return await text_of(service, "HELLO")
 
-            # A document is thought to take a second.
+            # A document is thought to take half a second.
             tasks = [asyncio.create_task(one()) for _ in range(4)]
             await asyncio.sleep(0)
             with pytest.raises(RefusedError, match="4 requests are served or wait"):

@@ -27,7 +27,7 @@ def serve(
     max_body_mib: Annotated[int, typer.Option(min=1, max=4096, help="Largest request.")] = 20,
     max_pages: Annotated[int, typer.Option(min=1, help="Of a document.")] = 50,
     max_megapixels: Annotated[float, typer.Option(min=1, max=250, help="Of a page.")] = 40,
-    waiting: Annotated[int, typer.Option(min=0, max=10_000, help="Requests that may wait for their turn.")] = 32,
+    waiting: Annotated[int, typer.Option(min=0, max=10_000, help="Requests that may wait for their turn.")] = 8,
     seconds: Annotated[float, typer.Option(min=1, help="Longest that a request may take.")] = 60,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Let anyone who reaches this address use it.")] = False,
 ) -> None:

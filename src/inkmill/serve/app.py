@@ -21,7 +21,7 @@ from inkmill.pages.types import Page
 from inkmill.registry import suggest
 from inkmill.serve.manners import PROBLEM, Manners, problem
 from inkmill.serve.metrics import Metrics
-from inkmill.serve.service import PageService, RefusedError, Upload
+from inkmill.serve.service import Limits, PageService, RefusedError, Upload
 from inkmill.version import __version__
 
 try:
@@ -70,7 +70,6 @@ def make_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        max_body_size=service.limits.body,
     )
     _add_reading(app, service)
     _add_the_rest(app, service, metrics)
@@ -117,7 +116,7 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
         form = FORMATS[name]
         async with service.admission():
             # 2. The body; 3. the work, while the client waits for it.
-            uploads = await _uploads(request, service.limits.upload_s)
+            uploads = await _uploads(request, service.limits)
             if len(uploads) > 1 and name not in ("json", "text"):
                 raise RefusedError(
                     422, "one_file", f"format={name} takes one file a request; json and text take several"
@@ -145,7 +144,7 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
         _check_length(request, service.limits.body)
         number = _page_number(request) or 1
         async with service.admission():
-            uploads = await _uploads(request, service.limits.upload_s)
+            uploads = await _uploads(request, service.limits)
             if len(uploads) > 1:
                 raise RefusedError(422, "one_file", "a picture is of one file")
             content = await _unless_gone(request, service.picture(uploads[0], number))
@@ -153,9 +152,13 @@ def _add_reading(app: FastAPI, service: PageService) -> None:
 
 
 def _add_the_rest(app: FastAPI, service: PageService, metrics: Metrics) -> None:
-    @app.get("/v1/models", summary="The models that `model=` chooses from, the default first")
-    async def models() -> dict[str, list[str]]:
-        return {"models": service.models}
+    @app.get("/v1/models", summary="The models that `model=` chooses from, the default first, and what is too large")
+    async def models() -> dict[str, Any]:
+        limits = service.limits
+        return {
+            "models": service.models,
+            "most": {"bytes": limits.body, "pixels": limits.pixels, "pages": limits.pages},
+        }
 
     @app.get("/health", summary="Whether the server runs")
     async def health() -> dict[str, str]:
@@ -241,9 +244,9 @@ def _check_length(request: Request, most: int) -> None:
         raise HTTPException(413)
 
 
-async def _uploads(request: Request, seconds: float) -> list[Upload]:
+async def _uploads(request: Request, limits: Limits) -> list[Upload]:
     """Return the documents of a request."""
-    timed = Request(request.scope, _in_time(request.receive, seconds))
+    timed = Request(request.scope, _limited(request.receive, limits))
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         found = await _form_files(timed)
     else:
@@ -253,18 +256,21 @@ async def _uploads(request: Request, seconds: float) -> list[Upload]:
     return found
 
 
-def _in_time(receive: Receive, seconds: float) -> Receive:
-    """Return the source of a body's parts, which have so many seconds, and more for every part that came."""
-    until = asyncio.get_running_loop().time() + seconds
+def _limited(receive: Receive, limits: Limits) -> Receive:
+    """Return the source of a body's parts, of which there may be so many bytes, in so much time."""
+    # Not the framework's own limit: its answer is bare text.
+    until, came = asyncio.get_running_loop().time() + limits.upload_s, 0
 
     async def next_part() -> Message:
-        nonlocal until
+        nonlocal came
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(until + came / _UPLOAD_RATE):
                 message = await receive()
         except TimeoutError:
             raise RefusedError(408, "slow_upload", "the body comes too slowly") from None
-        until += len(message.get("body", b"")) / _UPLOAD_RATE
+        came += len(message.get("body", b""))
+        if came > limits.body:
+            raise HTTPException(413)
         return message
 
     return next_part

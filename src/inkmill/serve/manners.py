@@ -6,6 +6,7 @@ message may hold what was read.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
@@ -13,6 +14,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Collection
+from contextlib import suppress
 from http import HTTPStatus
 
 from inkmill.errors import MissingExtraError
@@ -27,6 +29,7 @@ except ImportError:
 
 LOG = logging.getLogger("inkmill.serve")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_LINGER_S = 2.0
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -89,6 +92,13 @@ class Manners:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         scope["inkmill.id"] = number = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         started, status, begun = time.perf_counter(), 500, False
+        unread = scope["method"] == "POST" and b"expect" not in headers
+
+        async def receiving() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and message.get("more_body", False)
+            return message
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
@@ -96,18 +106,23 @@ class Manners:
                 begun = True
                 status = message["status"]
                 message["headers"] = [*message["headers"], *_SAFE, (b"x-request-id", number.encode())]
+            elif status >= 400 and unread and not message.get("more_body"):
+                # Closing while the client still sends would cost it the answer: it goes out first, then the body comes.
+                await send({**message, "more_body": True})
+                await _let_in(receiving)
+                message = {"type": "http.response.body"}
             await send(message)
 
-        request = Request(scope, receive)
+        request = Request(scope, receiving)
         try:
             if refused := self._refused(scope["path"], headers):
-                await problem(request, *refused)(scope, receive, sending)
+                await problem(request, *refused)(scope, receiving, sending)
             else:
-                await self._app(scope, receive, sending)
+                await self._app(scope, receiving, sending)
         except Exception as error:
             if begun:  # half an answer is out; the connection is cut
                 raise
-            await log_fault(request, error)(scope, receive, sending)
+            await log_fault(request, error)(scope, receiving, sending)
         finally:
             seconds = time.perf_counter() - started
             self._metrics.answered(scope["path"], status, seconds)
@@ -132,6 +147,14 @@ _SAFE = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
+
+
+async def _let_in(receive: Receive) -> None:
+    """Drop the rest of a body, as far as it comes in a short time."""
+    with suppress(Exception):  # too long, too slow, gone: the answer is out
+        async with asyncio.timeout(_LINGER_S):
+            while (await receive()).get("more_body"):
+                pass
 
 
 _KNOWN = {"/", "/health", "/ready", "/v1/read", "/v1/picture", "/v1/models", "/metrics", "/openapi.json"}

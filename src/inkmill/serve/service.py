@@ -45,7 +45,8 @@ class Limits:
         pages: of a document.
         active: documents that are worked on at a time.
         waiting: further requests that are let in.
-        queue_s: seconds that one may wait for its turn; where that will take longer it is refused at once.
+        expected_s: refuse a request at once where its turn is expected later.
+        queue_s: seconds that one may wait for its turn.
         upload_s: seconds for a body, and one more for every 32 KiB of it.
         total_s: seconds for a request, from its first byte to its answer.
     """
@@ -54,7 +55,8 @@ class Limits:
     pixels: int = 40_000_000
     pages: int = 50
     active: int = 4
-    waiting: int = 32
+    waiting: int = 8
+    expected_s: float = 5.0
     queue_s: float = 10.0
     upload_s: float = 10.0
     total_s: float = 60.0
@@ -129,7 +131,7 @@ class PageService:
         self._readers = dict(readers)
         self._threads = threads
         self._models: dict[str, _Model] = {}
-        self._seconds = 1.0  # of a document, a moving mean
+        self._seconds = 0.5  # of a document, a moving mean
         self._lock = threading.Lock()
 
     @property
@@ -168,7 +170,7 @@ class PageService:
         limits = self.limits
         places = limits.active + limits.waiting
         turn_in = self._seconds * max(0, self.admitted - limits.active + 1) / limits.active
-        if self.admitted >= places or turn_in > limits.queue_s:
+        if self.admitted >= places or turn_in > limits.expected_s:
             wait = min(max(1, round(turn_in)), 60)
             raise RefusedError(429, "busy", f"{self.admitted} requests are served or wait; try again later", wait)
         self.admitted += 1

@@ -3,18 +3,20 @@
 "use strict";
 
 const SURE = 0.85;
-const SUFFIXES = { text: "txt", json: "json", hocr: "html", alto: "xml", page: "xml", tsv: "tsv", pdf: "pdf", picture: "png" };
+const SUFFIXES = { text: "txt", json: "json", hocr: "html", alto: "xml", page: "xml", tsv: "tsv", pdf: "pdf", picture: "svg" };
+const ONE_PAGE = new Set(["page", "picture"]); // files of these formats hold the page that is shown
 const $ = (id) => document.getElementById(id);
-const state = { file: null, pages: [], shown: 0, bitmap: null };
+const state = { file: null, pages: [], shown: 0, pictures: new Map(), asked: 0, most: Infinity };
 
 function say(message, error = false) {
   $("status").textContent = message;
   $("status").classList.toggle("error", error);
 }
 
-function address(format) {
+function address(format, page) {
   const query = new URLSearchParams({ format });
   if ($("model").value) query.set("model", $("model").value);
+  if (page) query.set("page", page);
   return `v1/read?${query}`;
 }
 
@@ -24,12 +26,16 @@ function headers() {
 }
 
 // 1. The document goes to the server; an error comes back in words.
-async function ask(format, file) {
+async function ask(where, file) {
+  if (file.size > state.most) { // a server that refuses so much closes the connection before its answer is read
+    const mib = (bytes) => (bytes / 2 ** 20).toFixed(1);
+    throw new Error(`The file has ${mib(file.size)} MiB; this server takes at most ${mib(state.most)} MiB.`);
+  }
   const form = new FormData();
   form.append("files", file, file.name || "picture");
   let answer;
   try {
-    answer = await fetch(address(format), { method: "POST", body: form, headers: headers() });
+    answer = await fetch(where, { method: "POST", body: form, headers: headers() });
   } catch {
     throw new Error("The server does not answer. Is it still running?");
   }
@@ -44,27 +50,46 @@ async function ask(format, file) {
 
 async function read(file) {
   if (!file) return;
+  const turn = ++state.asked; // what was asked for before is no longer of interest
   say(`Reading ${file.name || "the picture"} …`);
   $("result").hidden = true;
   const began = performance.now();
   try {
-    const found = await (await ask("json", file)).json();
-    Object.assign(state, { file, pages: found.pages, shown: 0, bitmap: await bitmapOf(file) });
-    const lines = found.pages.reduce((sum, page) => sum + page.lines.length, 0);
+    const { pages } = await (await ask(address("json"), file)).json();
+    if (turn !== state.asked) return;
+    Object.assign(state, { file, pages, shown: 0, pictures: new Map() });
+    const lines = pages.reduce((sum, page) => sum + page.lines.length, 0);
     const seconds = ((performance.now() - began) / 1000).toFixed(1);
-    say(lines ? `${lines} lines on ${found.pages.length} pages, ${seconds} s` : `No text was found, ${seconds} s`);
+    const many = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+    say(lines ? `${many(lines, "line")} on ${many(pages.length, "page")}, ${seconds} s` : `No text was found, ${seconds} s`);
     show();
   } catch (error) {
-    say(error.message, true);
+    if (turn === state.asked) say(error.message, true);
   }
 }
 
-// A PDF has no picture here; its boxes are drawn on an empty page.
-async function bitmapOf(file) {
+// The browser shows a picture itself; a page of a PDF, a TIFF or another file comes from the server.
+async function pictureOf(number) {
+  if (state.pages.length === 1) {
+    try {
+      return await createImageBitmap(state.file, { imageOrientation: "from-image" });
+    } catch { /* no kind that this browser knows */ }
+  }
+  return createImageBitmap(await (await ask(`v1/picture?page=${state.pages[number].number}`, state.file)).blob());
+}
+
+async function drawPicture(number) {
+  const { pictures } = state;
+  if (!pictures.has(number)) pictures.set(number, pictureOf(number));
   try {
-    return await createImageBitmap(file, { imageOrientation: "from-image" });
-  } catch {
-    return null;
+    const picture = await pictures.get(number);
+    if (pictures !== state.pictures || number !== state.shown) return;
+    const canvas = $("canvas");
+    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+    canvas.dataset.drawn = number + 1;
+  } catch (error) {
+    pictures.delete(number);
+    if (pictures === state.pictures) say(`The page's picture cannot be shown. ${error.message}`, true);
   }
 }
 
@@ -77,7 +102,8 @@ function show() {
   const pen = canvas.getContext("2d");
   pen.fillStyle = "white";
   pen.fillRect(0, 0, page.width, page.height);
-  if (state.bitmap && state.pages.length === 1) pen.drawImage(state.bitmap, 0, 0, page.width, page.height);
+  canvas.dataset.drawn = "";
+  drawPicture(state.shown);
   const boxes = $("boxes");
   boxes.setAttribute("viewBox", `0 0 ${page.width} ${page.height}`);
   boxes.replaceChildren(...page.lines.map(box));
@@ -154,8 +180,9 @@ async function copy() {
 
 async function save() {
   const format = $("format").value;
+  const page = ONE_PAGE.has(format) ? state.shown + 1 : null;
   try {
-    const content = await (await ask(format, state.file)).blob();
+    const content = await (await ask(address(format, page), state.file)).blob();
     const link = document.createElement("a");
     link.href = URL.createObjectURL(content);
     link.download = `${(state.file.name || "picture").replace(/\.[^.]*$/, "")}.${SUFFIXES[format] || format}`;
@@ -201,7 +228,8 @@ async function offer() {
     const parameters = description.paths["/v1/read"].post.parameters;
     const formats = parameters.find((one) => one.name === "format").schema.enum;
     $("format").replaceChildren(...formats.map((name) => element("option", name)));
-    const { models } = await (await fetch("v1/models", { headers: headers() })).json();
+    const { models, most } = await (await fetch("v1/models", { headers: headers() })).json();
+    state.most = most.bytes;
     $("model").replaceChildren(...models.map((name) => element("option", name)));
     $("model-label").hidden = models.length < 2;
   } catch {
