@@ -16,6 +16,7 @@ import numpy as np
 
 from inkmill.errors import MissingExtraError
 from inkmill.pages.documents import open_pages
+from inkmill.pages.outputs.shapes import BASELINE
 from inkmill.pages.types import Line, Page, Points, Word
 from inkmill.version import __version__
 
@@ -129,13 +130,14 @@ def _reader(options: Any) -> PageReader:
 
 
 def _line(line: Line) -> OcrElement:
-    # The baseline is given as slope and height over the lower left corner, of the line turned level.
+    # The baseline as it is once the line is turned level: so many pixels above its lower edge (y runs down).
+    height = math.dist(line.polygon[0].tolist(), line.polygon[-1].tolist())
     angle = -math.degrees(_slant(line.polygon))
     return OcrElement(
         ocr_class=OcrClass.LINE,
         bbox=_box(line.polygon),
         textangle=angle,
-        baseline=Baseline(slope=0.0, intercept=0.0),
+        baseline=Baseline(slope=0.0, intercept=-BASELINE * height),
         confidence=line.confidence,
         children=[_word(word) for word in line.words],
     )
