@@ -106,7 +106,7 @@ class Manners:
                 begun = True
                 status = message["status"]
                 message["headers"] = [*message["headers"], *_SAFE, (b"x-request-id", number.encode())]
-            elif status >= 400 and unread and not message.get("more_body"):
+            elif status >= 400 and status not in (408, 499) and unread and not message.get("more_body"):
                 # Closing while the client still sends would cost it the answer: it goes out first, then the body comes.
                 await send({**message, "more_body": True})
                 await _let_in(receiving)
