@@ -57,7 +57,7 @@ class Limits:
     active: int = 4
     waiting: int = 8
     expected_s: float = 5.0
-    queue_s: float = 10.0
+    queue_s: float = 30.0
     upload_s: float = 10.0
     total_s: float = 60.0
 
