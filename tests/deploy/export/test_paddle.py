@@ -128,7 +128,9 @@ def test_a_batch_of_theirs_reads_as_our_reader_does(made: tuple[str, Path, list[
     together = [text for start in range(0, 24, 6) for text in texts(session, as_rapidocr(crops[start : start + 6]))]
     assert together == alone
     assert len(set(ours)) > 12
-    same = np.mean([text == our for text, our in zip(alone, ours, strict=True)])
+    # Tall ones our reader also reads turned, which RapidOCR does before it asks its recogniser.
+    wide = [crop.shape[0] <= 1.5 * crop.shape[1] for crop in crops]
+    same = np.mean([text == our for text, our, is_wide in zip(alone, ours, wide, strict=True) if is_wide])
     assert resize == "stretch" or same >= 0.95  # fresh weights turn with every pixel, and stretching resizes twice
 
 

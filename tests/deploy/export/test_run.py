@@ -235,7 +235,7 @@ def test_a_refusal_tells_the_cause_in_one_plain_line(monkeypatch: pytest.MonkeyP
 
     model = build_recognizer(load_spec(None, ["model.backbone=Tiny", "model.input_resize=height"]).model, 11, 6)
     monkeypatch.setattr(torch.onnx, "export", failing)
-    with pytest.raises(ConfigError, match=r"Tiny cannot be exported with a free width \(one width only\): train it"):
+    with pytest.raises(ConfigError, match=r"Tiny cannot be exported with a free size \(one width only\): train it"):
         record(model.eval(), BEST)
 
 

@@ -182,7 +182,7 @@ def test_a_shard_that_shrank_is_one_sentence(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"resize": Resize(32, 64, 3, "height"), "bucket_widths": np.full(67, 64)}, "cannot sort pictures by width"),
+        ({"resize": Resize(32, 64, 3, "height"), "bucket_widths": np.full(67, 64)}, "cannot sort pictures by size"),
         ({"cache": CacheConfig("ram")}, "would read again what is cached"),
         ({"rank": 0, "world_size": 99}, "needs a sample for each of 99 ranks"),
     ],
