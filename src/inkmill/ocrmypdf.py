@@ -36,7 +36,7 @@ _lock = threading.Lock()
 _readers: dict[tuple[str | None, str | None], PageReader] = {}
 
 
-@hookimpl
+@hookimpl  # type: ignore[untyped-decorator, unused-ignore]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Let the command line choose the engine, and its models."""
     for action in parser._actions:
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--inkmill-reader", metavar="FILE", help="ONNX file that reads lines; default: inkmill's own")
 
 
-@hookimpl(tryfirst=True)
+@hookimpl(tryfirst=True)  # type: ignore[untyped-decorator, unused-ignore]
 def get_ocr_engine(options: Any) -> OcrEngine | None:
     """Return the engine where it was asked for by name; "auto" stays with Tesseract."""
     return InkmillEngine() if options is None or getattr(options, "ocr_engine", "auto") == NAME else None
