@@ -10,7 +10,7 @@ demo: .venv/demo          ## train on real captchas, score on held-out ones, rea
 # Two processes test at a time: more threads of torch in each would wait for one another, spinning.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-quick: .venv/ready        ## the daily loop: every test that neither trains, exports, compiles nor kills; two minutes
+quick: .venv/ready        ## the daily loop: every test that neither trains, exports, compiles nor kills; about three minutes
 	$(PYTEST) -m "not slow" tests
 
 test: check               ## every check and every test
